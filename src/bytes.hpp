@@ -1,0 +1,80 @@
+// floor 2 · bytes.hpp · views of bytes, wire integers, wiping
+#ifndef NETIO_BYTES_HPP
+#define NETIO_BYTES_HPP
+
+#include "src/error.hpp"
+
+#include <bit>
+#include <cstring>
+
+NETIO_BEGIN
+
+/// Bytes somebody else owns. Never null-terminated, never stored past the call that got it unless
+/// the callee says so.
+using bytes = std::span<const std::byte>;
+using mutable_bytes = std::span<std::byte>;
+
+/// The bytes of a text, without its terminating NUL.
+inline bytes as_bytes(std::string_view text) noexcept {
+    return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+/// The text of some bytes; not checked for any encoding.
+inline std::string_view as_text(bytes in) noexcept {
+    return {reinterpret_cast<const char*>(in.data()), in.size()};
+}
+
+namespace detail {
+
+template <class T>
+T swap_bytes(T value) noexcept {
+    if constexpr (sizeof(T) == 1) {
+        return value;
+    } else {
+        T out = 0;
+        for (std::size_t at = 0; at < sizeof(T); ++at) {
+            out = static_cast<T>(static_cast<T>(out << 8) | static_cast<T>(value & 0xFF));
+            value = static_cast<T>(value >> 8);
+        }
+        return out;
+    }
+}
+
+/// Loads and stores through memcpy: any alignment, one instruction where the machine has one.
+template <class T>
+T load_native(const std::byte* from) noexcept {
+    T value;
+    std::memcpy(&value, from, sizeof(T));
+    return value;
+}
+template <class T>
+T load_little(const std::byte* from) noexcept {
+    const T value = load_native<T>(from);
+    return std::endian::native == std::endian::little ? value : swap_bytes(value);
+}
+template <class T>
+T load_big(const std::byte* from) noexcept {
+    const T value = load_native<T>(from);
+    return std::endian::native == std::endian::big ? value : swap_bytes(value);
+}
+template <class T>
+void store_little(std::byte* to, T value) noexcept {
+    const T out = std::endian::native == std::endian::little ? value : swap_bytes(value);
+    std::memcpy(to, &out, sizeof(T));
+}
+template <class T>
+void store_big(std::byte* to, T value) noexcept {
+    const T out = std::endian::native == std::endian::big ? value : swap_bytes(value);
+    std::memcpy(to, &out, sizeof(T));
+}
+
+}  // namespace detail
+
+/// Overwrites `count` bytes with zeros in a way the optimiser may not drop. Any thread.
+inline void wipe(void* at, std::size_t count) noexcept {
+    std::memset(at, 0, count);
+    NETIO_KEEP_STORES(at);
+}
+
+NETIO_END
+
+#endif

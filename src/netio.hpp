@@ -1,0 +1,9 @@
+// floor 9 · netio.hpp · the umbrella: the parts in reading order
+#ifndef NETIO_UMBRELLA_HPP
+#define NETIO_UMBRELLA_HPP
+
+#include "src/base.hpp"
+#include "src/error.hpp"
+#include "src/bytes.hpp"
+
+#endif
