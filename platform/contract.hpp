@@ -1,0 +1,178 @@
+// floor 4 · contract.hpp · what a kernel must offer: tokens, events and the backend concept
+#ifndef NETIO_CONTRACT_HPP
+#define NETIO_CONTRACT_HPP
+
+#include "src/buffer_pool.hpp"
+#include "src/bytes.hpp"
+#include "src/endpoint.hpp"
+#include "src/limits.hpp"
+#include "src/options.hpp"
+
+#include <concepts>
+
+NETIO_BEGIN
+
+/// A descriptor or SOCKET, wide enough for both.
+using socket_handle = std::int64_t;
+inline constexpr socket_handle no_handle = -1;
+
+/// The operations of the contract; which one an event answers. Each has an index space of its own:
+/// connections (connect, receive, send, close), listeners (accept), datagram sockets (receive_from)
+/// and datagram sends (send_to).
+enum class operation : std::uint8_t {
+    none,
+    accept,
+    connect,
+    receive,
+    send,
+    close,
+    receive_from,
+    send_to,
+    wake
+};
+
+/// Index 24 bits, operation 8, generation 32: what a kernel carries and gives back. The callers of a
+/// backend leave the operation none; a backend may fill it for its own bookkeeping.
+struct token {
+    std::uint64_t bits = 0;
+
+    static constexpr token of(std::uint32_t index, std::uint32_t generation,
+                              operation op = operation::none) noexcept {
+        return {std::uint64_t{index & slots_max} | (static_cast<std::uint64_t>(op) << 24) |
+                (std::uint64_t{generation} << 32)};
+    }
+    constexpr std::uint32_t index() const noexcept {
+        return static_cast<std::uint32_t>(bits) & slots_max;
+    }
+    constexpr operation op() const noexcept { return static_cast<operation>((bits >> 24) & 0xFF); }
+    constexpr std::uint32_t generation() const noexcept {
+        return static_cast<std::uint32_t>(bits >> 32);
+    }
+    constexpr token with(operation op) const noexcept { return of(index(), generation(), op); }
+    constexpr bool operator==(const token&) const noexcept = default;
+};
+
+enum class event_kind : std::uint8_t {
+    accepted,   // handle, peer
+    connected,  // handle
+    received,   // byte_count, buffer_index (none_index: into the caller's memory), disarmed
+    sent,       // byte_count >= 1, may be short (send_to: the whole datagram)
+    ended,      // the peer finished sending; ends the receive
+    failed,     // why, os_code; ends the operation
+    closed,     // the last event of its token
+    woken       // wake() was called
+};
+
+/// One completion. 64 bytes.
+struct event {
+    token who{};
+    operation op = operation::none;
+    event_kind kind = event_kind::woken;
+    error why = error::none;
+    bool disarmed : 1 = false;   // received: the receive has ended and must be started again
+    bool truncated : 1 = false;  // received by receive_from: the datagram was longer than the buffer
+    std::uint32_t byte_count = 0;
+    std::uint32_t buffer_index = none_index;
+    std::int32_t os_code = 0;
+    socket_handle handle = no_handle;
+    endpoint peer{};
+};
+static_assert(sizeof(event) == 64);
+
+/// What the system said to a call that can fail.
+struct os_status {
+    error why = error::none;
+    std::int32_t os_code = 0;
+    constexpr explicit operator bool() const noexcept { return why == error::none; }
+};
+
+/// A handle or the reason there is none.
+struct os_handle {
+    socket_handle handle = no_handle;
+    os_status status{};
+    constexpr explicit operator bool() const noexcept { return status.why == error::none; }
+};
+
+/// Whether this kernel offers a backend and, if not, what is missing (static text).
+struct availability {
+    bool offered = true;
+    const char* missing = "";
+};
+
+/// Where a stream is to be listened on or connected to: an address, or a path if that is not empty.
+struct stream_address {
+    endpoint ip{};
+    std::string_view unix_path{};
+};
+
+/// The counts of one worker that a backend lays out its memory for.
+struct backend_limits {
+    std::uint32_t connections = 0;
+    std::uint32_t listeners = 0;
+    std::uint32_t datagram_sockets = 0;
+    std::uint32_t datagram_sends = 0;
+
+    static constexpr backend_limits of(const limits& sizes) noexcept {
+        return {share(sizes.connections_max, sizes.workers_max), sizes.listeners_max,
+                sizes.datagram_sockets_max,
+                share(sizes.datagram_sends_max, sizes.workers_max)};
+    }
+};
+
+/// `wait` without end.
+inline constexpr std::uint64_t forever_ns = ~std::uint64_t{0};
+
+/// Slices of one start_send.
+inline constexpr std::size_t slices_max = 8;
+
+/// The seam to a kernel: start an operation, later get its event from `wait`. docs/contract.md gives
+/// each function's precondition and postcondition and the clauses P1 to P14 that one test suite
+/// checks on every backend.
+///
+/// `name` and `os_name` are static text. The static calls need no open backend: they make, name and
+/// close sockets. All others belong to the thread that called `open`, but for `wake`.
+template <class B>
+concept backend = requires(B b, const B constant, mutable_bytes memory, std::span<event> out,
+                           std::span<const bytes> slices, token who, socket_handle handle,
+                           std::uint32_t count, std::uint64_t timeout_ns, buffer_pool& pool,
+                           const backend_limits& sizes, const stream_address& address,
+                           const endpoint& peer, const listen_options& listening,
+                           const datagram_options& datagrams, const socket_options& socket) {
+    { B::name } -> std::convertible_to<const char*>;
+    { B::connection_bytes } -> std::convertible_to<std::size_t>;
+    /// Credit that `start_receive` costs least with; 1 means one event an arming.
+    { B::receive_credit } -> std::convertible_to<std::uint32_t>;
+    { B::available() } noexcept -> std::same_as<availability>;
+    { B::bytes_needed(sizes) } noexcept -> std::same_as<std::size_t>;
+    { B::os_name(int{}) } noexcept -> std::same_as<const char*>;
+    { B::listen(address, listening) } noexcept -> std::same_as<os_handle>;
+    { B::open_datagram(peer, datagrams) } noexcept -> std::same_as<os_handle>;
+    { B::local_of(handle) } noexcept -> std::same_as<result<endpoint>>;
+    { B::close_handle(handle) } noexcept;
+    { B::reserve_descriptors(timeout_ns) } noexcept -> std::same_as<std::uint64_t>;
+
+    { b.open(memory, sizes, pool) } noexcept -> std::same_as<os_status>;
+    { b.close() } noexcept;
+    { b.start_accept(handle, who) } noexcept -> std::same_as<os_status>;
+    { b.stop_accept(who) } noexcept;
+    { b.start_connect(address, socket, who) } noexcept -> std::same_as<os_status>;
+    { b.attach(handle, who) } noexcept -> std::same_as<os_status>;
+    { b.release(who) } noexcept -> std::same_as<socket_handle>;
+    { b.start_receive(who, memory, count) } noexcept;
+    { b.stop_receive(who) } noexcept;
+    { b.start_send(who, slices) } noexcept;
+    { b.end_send(who) } noexcept;
+    { b.start_close(who, bool{}) } noexcept;
+    { b.start_receive_from(handle, who) } noexcept -> std::same_as<os_status>;
+    { b.stop_receive_from(who) } noexcept;
+    { b.start_send_to(handle, who, bytes{}, peer) } noexcept;
+    { b.wait(out, timeout_ns) } noexcept -> std::same_as<std::uint32_t>;
+    { b.ready() } noexcept -> std::same_as<bool>;
+    { b.wake() } noexcept;
+    { b.wait_handle() } noexcept -> std::same_as<socket_handle>;
+    { constant.now_ns() } noexcept -> std::same_as<std::uint64_t>;
+};
+
+NETIO_END
+
+#endif

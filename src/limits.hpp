@@ -1,0 +1,97 @@
+// floor 2 · limits.hpp · how much of everything: the sizes a storage is built from
+#ifndef NETIO_LIMITS_HPP
+#define NETIO_LIMITS_HPP
+
+#include "src/error.hpp"
+
+NETIO_BEGIN
+
+/// "No such index" in every table of netio.
+inline constexpr std::uint32_t none_index = 0xFFFFFFFFu;
+
+/// A connection's token has 24 bits for the index.
+inline constexpr std::uint32_t slots_max = 0xFFFFFFu;
+
+/// Pieces of queued output a connection can hold; a static piece takes two.
+inline constexpr std::uint32_t output_pieces_max = 8;
+
+/// Sizes of everything, fixed when the memory is laid out. Each line says what it stops.
+/// Connections, buffers, posts, timers and datagram sends are divided equally among the workers
+/// (rounded up), and never cross from one to another.
+struct limits {
+    /// Open connections, accepted and outgoing together. Stops: running out of descriptors, memory.
+    std::uint32_t connections_max = 1024;
+    /// Threads that will call `run`. One handler serves all of them.
+    std::uint32_t workers_max = 1;
+    /// Listening sockets.
+    std::uint32_t listeners_max = 8;
+    /// Bytes of one pool buffer: the largest message that can wait unconsumed, and what one receive
+    /// can take. 64 more than 16 KiB, so that a message of 16 KiB is a short read and needs no
+    /// second receive to see that the socket is empty.
+    std::uint32_t buffer_bytes = 16 * 1024 + 64;
+    /// Pool buffers that may hold received bytes. Stops: slow senders taking all memory.
+    std::uint32_t input_buffers_max = 256;
+    /// Pool buffers that may hold bytes to send. Stops: slow readers taking all memory.
+    std::uint32_t output_buffers_max = 256;
+    /// Of those, at most so many for one connection (1 to 8). Stops: one slow reader taking them all.
+    std::uint32_t connection_output_buffers_max = 4;
+    /// Buffers for PROXY headers of more than 536 bytes from trusted peers; 0: none are taken.
+    std::uint32_t preface_buffers_max = 0;
+    /// Largest PROXY header any listener may ask for, 536 to 65,551.
+    std::uint32_t header_max = 4096;
+    /// Messages posted to a worker and not yet taken.
+    std::uint32_t posts_max = 1024;
+    /// Timers of `server::after`.
+    std::uint32_t timers_max = 64;
+    /// UDP sockets.
+    std::uint32_t datagram_sockets_max = 4;
+    /// Datagrams on their way out, all sockets together.
+    std::uint32_t datagram_sends_max = 64;
+    /// Blocks of trusted proxies, all listeners together.
+    std::uint32_t trusted_networks_max = 64;
+    /// Events handled in one turn, 4 to 1,024. Small: few buffers in use at once, and hot ones.
+    std::uint32_t events_per_turn = 32;
+
+    constexpr bool operator==(const limits&) const noexcept = default;
+};
+
+/// The first field of `sizes` that is out of range, or nullptr. Compile time or run time.
+constexpr const char* wrong_field(const limits& sizes) noexcept {
+    struct range {
+        const char* field;
+        std::uint32_t value, least, most;
+    };
+    const range ranges[] = {
+        {"workers_max", sizes.workers_max, 1, 255},
+        {"connections_max", sizes.connections_max, sizes.workers_max, slots_max},
+        {"listeners_max", sizes.listeners_max, 1, 255},
+        {"buffer_bytes", sizes.buffer_bytes, 64, 1u << 20},
+        {"input_buffers_max", sizes.input_buffers_max, sizes.workers_max, slots_max - 1},
+        {"output_buffers_max", sizes.output_buffers_max, sizes.workers_max, slots_max - 1},
+        {"connection_output_buffers_max", sizes.connection_output_buffers_max, 1,
+         output_pieces_max},
+        {"preface_buffers_max", sizes.preface_buffers_max, 0, slots_max},
+        {"header_max", sizes.header_max, 536, 65'551},
+        {"posts_max", sizes.posts_max, sizes.workers_max, 1u << 30},
+        {"timers_max", sizes.timers_max, 0, slots_max},
+        {"datagram_sockets_max", sizes.datagram_sockets_max, 0, 255},
+        {"datagram_sends_max", sizes.datagram_sends_max, 0, slots_max},
+        {"trusted_networks_max", sizes.trusted_networks_max, 0, 1u << 16},
+        {"events_per_turn", sizes.events_per_turn, 4, 1024},
+    };
+    for (const range& each : ranges) {
+        if (each.value < each.least || each.value > each.most) {
+            return each.field;
+        }
+    }
+    return nullptr;
+}
+
+/// `total` divided among `workers`, rounded up.
+constexpr std::uint32_t share(std::uint32_t total, std::uint32_t workers) noexcept {
+    return total / workers + (total % workers != 0 ? 1 : 0);
+}
+
+NETIO_END
+
+#endif

@@ -1,0 +1,101 @@
+// floor 3 · options.hpp · run-time choices of listeners, outgoing connections and datagram sockets
+#ifndef NETIO_OPTIONS_HPP
+#define NETIO_OPTIONS_HPP
+
+#include "src/bytes.hpp"
+#include "src/endpoint.hpp"
+#include "src/limits.hpp"
+
+NETIO_BEGIN
+
+/// Whether connections of a listener begin with a PROXY header. Never guessed: the text forbids it.
+enum class proxy_mode : std::uint8_t { off, required };
+
+/// Which versions a listener takes where the header is required.
+enum class proxy_accept : std::uint8_t { v1, v2, either };
+
+/// Every default time of a connection, in milliseconds; 0 turns a deadline off.
+struct deadlines {
+    std::uint32_t preface_ms = 5'000;    ///< whole PROXY header, absolute from accept; at least 3 s
+    std::uint32_t idle_ms = 60'000;      ///< nothing either way, outside an exchange
+    std::uint32_t read_ms = 30'000;      ///< inside an exchange: no byte came
+    std::uint32_t write_ms = 30'000;     ///< output waits and the peer takes nothing
+    std::uint32_t exchange_ms = 0;       ///< a whole exchange, absolute from its begin
+    std::uint32_t park_ms = 60'000;      ///< parked, waiting for a post
+    std::uint32_t linger_ms = 2'000;     ///< after the FIN: reading and discarding
+    std::uint32_t connect_ms = 10'000;   ///< outgoing, until established
+};
+
+/// A socket option no field covers; `value` must outlive the call that takes it.
+struct raw_option {
+    int level = 0;
+    int option = 0;
+    bytes value{};
+};
+
+/// What the kernel is told about a stream socket. 0 leaves the system's default.
+struct socket_options {
+    bool no_delay = true;                ///< TCP_NODELAY
+    bool quick_ack = false;              ///< TCP_QUICKACK
+    std::uint32_t receive_bytes = 0;     ///< SO_RCVBUF
+    std::uint32_t send_bytes = 0;        ///< SO_SNDBUF
+    std::uint32_t keepalive_idle_s = 0;  ///< SO_KEEPALIVE with TCP_KEEPIDLE
+    std::uint32_t keepalive_interval_s = 0;
+    std::uint32_t keepalive_probes = 0;
+    std::uint32_t user_timeout_ms = 0;   ///< TCP_USER_TIMEOUT
+    std::uint8_t dscp = 0;               ///< upper six bits of IP_TOS / IPV6_TCLASS
+    std::string_view bind_device{};      ///< SO_BINDTODEVICE
+    std::span<const raw_option> raw{};
+};
+
+/// One listening socket. Texts are read during the call and not kept, but for `unix_path`'s file.
+struct listen_options {
+    /// An IPv4 or IPv6 address as text; a host name is refused. Empty: every IPv4 address.
+    std::string_view address{};
+    /// 0: the system picks one; read it back with `server::local`.
+    std::uint16_t port = 0;
+    /// A stream socket in the file system instead; a leading '@' is Linux's abstract namespace.
+    std::string_view unix_path{};
+    /// An IPv6 listener that takes IPv4 too. Always set explicitly, so it is the same everywhere.
+    bool dual_stack = false;
+    /// Connections the kernel holds for us; 0: the system's maximum.
+    std::uint32_t backlog = 0;
+    bool reuse_address = true;           ///< SO_REUSEADDR (not on Windows, where it is no such thing)
+    bool reuse_port = false;             ///< SO_REUSEPORT
+    std::uint32_t defer_accept_s = 0;    ///< TCP_DEFER_ACCEPT; the preface deadline starts at accept
+    std::uint32_t fast_open = 0;         ///< TCP_FASTOPEN queue
+    /// Connections of this listener at once; 0: only the global bound.
+    std::uint32_t connections_max = 0;
+    proxy_mode proxy = proxy_mode::off;
+    proxy_accept versions = proxy_accept::either;
+    /// Networks a PROXY header is believed from, "10.0.0.0/8, 2001:db8::/32"; empty: from any peer
+    /// (the listener is then reachable by proxies only, by other means). Unix peers are trusted.
+    std::string_view trusted{};
+    /// Longest header taken; above 536 it needs a preface buffer and a peer named in `trusted`.
+    std::uint32_t header_max = 536;
+    /// nginx stream writes one plain IPv4 address after TCP6; taken only where this is set.
+    bool tcp6_with_ipv4 = false;
+    deadlines times{};
+    socket_options socket{};
+};
+
+/// One UDP socket.
+struct datagram_options {
+    std::string_view address{};          ///< as in listen_options
+    std::uint16_t port = 0;
+    bool dual_stack = false;
+    bool reuse_port = false;
+    proxy_mode proxy = proxy_mode::off;  ///< header and payload in one datagram, each parsed alone
+    std::string_view trusted{};
+    socket_options socket{};
+};
+
+/// How an outgoing connection is made.
+struct connect_options {
+    deadlines times{};
+    socket_options socket{};
+};
+
+NETIO_END
+
+#endif
