@@ -37,8 +37,6 @@ struct limits {
     std::uint32_t connection_output_buffers_max = 4;
     /// Buffers for PROXY headers of more than 536 bytes from trusted peers; 0: none are taken.
     std::uint32_t preface_buffers_max = 0;
-    /// Largest PROXY header any listener may ask for, 536 to 65,551.
-    std::uint32_t header_max = 4096;
     /// Messages posted to a worker and not yet taken.
     std::uint32_t posts_max = 1024;
     /// Timers of `server::after`.
@@ -65,13 +63,12 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
         {"workers_max", sizes.workers_max, 1, 255},
         {"connections_max", sizes.connections_max, sizes.workers_max, slots_max},
         {"listeners_max", sizes.listeners_max, 1, 255},
-        {"buffer_bytes", sizes.buffer_bytes, 64, 1u << 20},
+        {"buffer_bytes", sizes.buffer_bytes, 64, (1u << 20) - 1},
         {"input_buffers_max", sizes.input_buffers_max, sizes.workers_max, slots_max - 1},
         {"output_buffers_max", sizes.output_buffers_max, sizes.workers_max, slots_max - 1},
         {"connection_output_buffers_max", sizes.connection_output_buffers_max, 1,
          output_pieces_max},
         {"preface_buffers_max", sizes.preface_buffers_max, 0, slots_max},
-        {"header_max", sizes.header_max, 536, 65'551},
         {"posts_max", sizes.posts_max, sizes.workers_max, 1u << 30},
         {"timers_max", sizes.timers_max, 0, slots_max},
         {"datagram_sockets_max", sizes.datagram_sockets_max, 0, 255},
