@@ -5,5 +5,6 @@
 #include "src/base.hpp"
 #include "src/error.hpp"
 #include "src/bytes.hpp"
+#include "src/endpoint.hpp"
 
 #endif
