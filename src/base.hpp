@@ -42,6 +42,17 @@
 #else
 #define NETIO_HAS_X86_64 0
 #endif
+// The crc32 instructions: on x86 asked for at run time, on ARM where the compiler may assume them.
+#if NETIO_HAS_X86_64 && (defined(__GNUC__) || defined(__clang__))
+#define NETIO_HAS_X86_CRC32 1
+#else
+#define NETIO_HAS_X86_CRC32 0
+#endif
+#if defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#define NETIO_HAS_ARM_CRC32 1
+#else
+#define NETIO_HAS_ARM_CRC32 0
+#endif
 
 // Version and assert level are part of every symbol: two units that differ in either link cleanly
 // and never share a half-checked object.

@@ -4,7 +4,9 @@
 
 #include "src/base.hpp"
 #include "src/error.hpp"
+#include "platform/crc32c_machine.hpp"
 #include "src/bytes.hpp"
 #include "src/endpoint.hpp"
+#include "src/crc32c.hpp"
 
 #endif
