@@ -8,5 +8,10 @@
 #include "src/bytes.hpp"
 #include "src/endpoint.hpp"
 #include "src/crc32c.hpp"
+#include "src/stats.hpp"
+#include "src/slab.hpp"
+#include "src/wheel.hpp"
+#include "src/buffer_pool.hpp"
+#include "src/post_queue.hpp"
 
 #endif
