@@ -148,7 +148,7 @@ concept backend = requires(B b, const B constant, mutable_bytes memory, std::spa
     { B::listen(address, listening) } noexcept -> std::same_as<os_handle>;
     { B::open_datagram(peer, datagrams) } noexcept -> std::same_as<os_handle>;
     { B::local_of(handle) } noexcept -> std::same_as<result<endpoint>>;
-    { B::close_handle(handle) } noexcept;
+    { B::close_handle(handle, bool{}) } noexcept;
     { B::reserve_descriptors(timeout_ns) } noexcept -> std::same_as<std::uint64_t>;
 
     { b.open(memory, sizes, pool) } noexcept -> std::same_as<os_status>;

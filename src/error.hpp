@@ -63,6 +63,7 @@ enum class error : std::uint8_t {
     crc_mismatch,
     crc_duplicate,
     ssl_truncated,
+    header_unfinished,
     // ARP1
     rpc_wire,
     rpc_capability_table,
@@ -122,6 +123,7 @@ constexpr const char* text(error code) noexcept {
         "PROXY v2: CRC32C differs",
         "PROXY v2: CRC32C twice",
         "PROXY v2: SSL TLV past its parent",
+        "PROXY header unfinished",
         "rpc/wire",
         "rpc/capability-table",
         "rpc/transport",

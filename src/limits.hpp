@@ -6,9 +6,6 @@
 
 NETIO_BEGIN
 
-/// "No such index" in every table of netio.
-inline constexpr std::uint32_t none_index = 0xFFFFFFFFu;
-
 /// A connection's token has 24 bits for the index.
 inline constexpr std::uint32_t slots_max = 0xFFFFFFu;
 

@@ -1,0 +1,28 @@
+// floor 7 · default_backend.hpp · which backend a server uses if it is not told
+#ifndef NETIO_DEFAULT_BACKEND_HPP
+#define NETIO_DEFAULT_BACKEND_HPP
+
+#include "platform/contract.hpp"
+#include "platform/epoll.hpp"
+
+#ifdef NETIO_BACKEND_HEADER
+// The user's header defines `netio::user_backend`, which meets the contract.
+#include NETIO_BACKEND_HEADER
+#endif
+
+NETIO_BEGIN
+
+#if defined(NETIO_BACKEND_HEADER)
+using default_backend = user_backend;
+#elif NETIO_HAS_EPOLL
+using default_backend = epoll;
+#elif NETIO_PLATFORM
+#error "netio has no backend for this system yet: it has epoll (Linux). Define NETIO_PLATFORM 0 for the parts that need no system, or NETIO_BACKEND_HEADER \"mine.hpp\" for a backend of your own."
+#else
+struct no_backend;
+using default_backend = no_backend;
+#endif
+
+NETIO_END
+
+#endif

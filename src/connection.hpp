@@ -1,0 +1,1033 @@
+// floor 5 · connection.hpp · one connection: its 848 bytes, and what a handler may do with it
+#ifndef NETIO_CONNECTION_HPP
+#define NETIO_CONNECTION_HPP
+
+#include "platform/contract.hpp"
+#include "src/output_queue.hpp"
+#include "src/post_queue.hpp"
+#include "src/proxy.hpp"
+#include "src/slab.hpp"
+#include "src/wheel.hpp"
+
+#include <atomic>
+
+NETIO_BEGIN
+
+class connection;
+
+/// Names a connection for as long as it lives, and never another one after it. All-zero: none.
+/// May be kept, copied and sent to other threads.
+struct connection_id {
+    std::uint64_t bits = 0;
+    constexpr explicit operator bool() const noexcept { return bits != 0; }
+    constexpr bool operator==(const connection_id&) const noexcept = default;
+};
+
+/// How a connection came to be.
+enum class origin : std::uint8_t { accepted, connected, adopted };
+
+/// Which deadline passed. Their lengths are in `deadlines`.
+enum class deadline_kind : std::uint8_t {
+    preface,
+    idle,
+    read,
+    write,
+    exchange,
+    park,
+    linger,
+    connect
+};
+
+/// What the handler says of a connection: between requests, or inside one.
+enum class phase : std::uint8_t { idle, exchange };
+
+/// Where a connection is in its life. free → preface → open → draining → closing → free.
+enum class connection_state_kind : std::uint8_t {
+    free,
+    connecting,
+    preface,
+    open,
+    draining,
+    closing
+};
+
+/// A pool buffer in a handler's hands, from `connection::take_buffer`. Must be pushed or dropped
+/// before the callback returns. Move-only; dropping it gives it back.
+class buffer;
+
+namespace detail {
+
+struct worker_core;
+
+inline constexpr std::size_t ingress_bytes = 536;
+inline constexpr std::size_t user_bytes = 64;
+
+/// The sides of a connection as it presents itself: the real client's behind a proxy.
+struct endpoint_pair {
+    endpoint source;
+    endpoint destination;
+};
+using output_words = std::uint64_t[output_pieces_max];
+
+/// What a listener decided for its connections; shared by all workers, written once.
+struct listener_entry {
+    socket_handle handle;
+    std::atomic<std::uint32_t> open_count;
+    std::atomic<std::uint32_t> in_service;
+    std::uint32_t connections_max;
+    std::uint32_t header_max;
+    std::uint32_t trusted_first;
+    std::uint32_t trusted_count;
+    deadlines times;
+    proxy_mode proxy_required;
+    proxy_accept versions;
+    bool tcp6_with_ipv4;
+    bool is_unix;
+};
+
+/// What workers share. Touched at accept and close only.
+struct shared_state {
+    std::atomic<std::uint32_t> open_count;
+    std::atomic<std::uint32_t> listeners_version;
+    std::atomic<std::uint32_t> listener_count;
+    std::atomic<std::uint32_t> stop_wanted;
+    std::atomic<std::uint32_t> door_shut;
+    std::atomic<std::uint64_t> drain_ms;  // 0: none; else the deadline + 1
+    std::uint32_t connections_max;
+    std::uint32_t worker_count;
+    deadlines outgoing_times;
+    socket_options outgoing_socket;
+    listener_entry* listeners;
+    network* trusted;
+    std::uint32_t trusted_count;
+};
+
+/// The calls of a connection that need the backend; rare ones, so a pointer is enough.
+struct worker_calls {
+    os_status (*start_connect)(worker_core&, std::uint32_t index, const stream_address&) noexcept;
+    result<endpoint> (*local_of)(socket_handle) noexcept;
+};
+
+/// Exact counts of one worker since it opened.
+struct worker_counters {
+    std::uint64_t accepted;
+    std::uint64_t refused;
+    std::uint64_t connected;
+    std::uint64_t opened;
+    std::uint64_t closed;
+    std::uint64_t bytes_in;
+    std::uint64_t bytes_out;
+    std::uint64_t bytes_copied;
+    std::uint64_t posts_stale;
+    std::uint64_t accept_errors;
+    std::uint64_t descriptor_pauses;
+    std::uint64_t datagrams_in;
+    std::uint64_t datagrams_out;
+    std::uint64_t datagrams_refused;
+    std::uint64_t turns;
+};
+
+/// A list of connections through one link field of theirs: first in, first out.
+struct connection_list {
+    std::uint32_t first;  // index + 1
+    std::uint32_t last;
+};
+
+}  // namespace detail
+
+/// One connection, in a handler's hands: valid inside callbacks, on its worker's thread. 128 bytes
+/// that an idle connection touches; the rest of its 848 lies in parallel arrays.
+class connection {
+public:
+    connection(const connection&) = delete;
+    connection& operator=(const connection&) = delete;
+
+    // ---- output: accepted bytes are sent after the callback, in order
+
+    /// Copies as many bytes as there is room for; returns how many. Fewer than given: `on_writable`
+    /// (and `on_data`, if input waits) comes when there is room again.
+    std::size_t write(bytes out) noexcept;
+    std::size_t write(std::string_view out) noexcept { return write(as_bytes(out)); }
+
+    /// Queues bytes that outlive the connection, uncopied: all (true) or, for want of room, none.
+    bool write_static(bytes out) noexcept;
+    bool write_static(std::string_view out) noexcept { return write_static(as_bytes(out)); }
+
+    /// A pool buffer to build output in; empty (false) if none is to be had now.
+    buffer take_buffer() noexcept;
+
+    /// Queues what was committed to `full`, uncopied. False for want of room: it stays yours.
+    bool push_buffer(buffer& full) noexcept;
+
+    /// Moves all unconsumed input, uncopied, to the output of `to` (this connection or another of
+    /// the same worker): returns the bytes moved, which a handler then counts as consumed. 0 if
+    /// the output has no room: everything stays where it is, and `to` gets `on_writable` later.
+    std::size_t move_input_to(connection& to) noexcept;
+
+    /// Bytes that `write` would take now.
+    std::size_t room() const noexcept;
+
+    /// Bytes queued and not yet taken by the kernel.
+    std::uint64_t output_bytes() const noexcept;
+
+    // ---- input
+
+    /// Received and not consumed. In `on_data` the same bytes as its argument.
+    bytes input() const noexcept;
+
+    /// No `on_data` until `resume`; at most what is on its way is still received.
+    void pause() noexcept;
+    /// `on_data` again, soon if bytes wait.
+    void resume() noexcept;
+    bool paused() const noexcept;
+
+    // ---- time
+
+    /// Ends the exchange with `deadline_kind::exchange` unless it is over `ms` milliseconds from
+    /// now; 0 takes it back.
+    void deadline(std::uint32_t ms) noexcept;
+
+    /// exchange: the read deadline applies, and the listener's exchange deadline from now on; idle:
+    /// the idle deadline. A connection with unconsumed input counts as inside an exchange.
+    void phase(netio::phase now) noexcept;
+
+    /// Waits for a post: no input, no idle or read deadline, until `on_post` came or `ms`
+    /// (0: the default) went by.
+    void park(std::uint32_t ms = 0) noexcept;
+    bool parked() const noexcept;
+
+    // ---- ending
+
+    /// No more output: what is queued is flushed, then FIN. Reading goes on.
+    void end() noexcept;
+    /// Flush, FIN, discard what still comes until the peer closes or linger ends.
+    void close() noexcept;
+    /// RST, now. `reason` is the user's own number and comes back in close_reason.
+    void kill(std::uint16_t reason = 0) noexcept;
+
+    // ---- others
+
+    /// Starts an outgoing connection on this worker: `on_open` or `on_connect_failed(word, error)`
+    /// follows. Or an error at once: full, stopped, or the system's.
+    result<connection_id> connect(const endpoint& to, std::uint64_t word) noexcept;
+    /// The same to a unix stream socket.
+    result<connection_id> connect_unix(std::string_view path, std::uint64_t word) noexcept;
+
+    /// Another connection of this worker, for this callback only; nullptr if it is gone.
+    connection* find(connection_id wanted) noexcept;
+
+    /// Posts to this connection: `on_post(c, word)` in one of the next turns. False: queue full.
+    bool post(std::uint64_t word) noexcept;
+
+    // ---- facts
+
+    connection_id id() const noexcept;
+    /// The client: the peer's address, or what PROXY says. Family none for unix sockets.
+    const endpoint& source() const noexcept;
+    /// Where the client connected to: PROXY's destination, else `local()`.
+    endpoint destination() noexcept;
+    /// This socket's own address; one system call the first time.
+    endpoint local() const noexcept;
+    /// The listener's index, or 255 for a connection without one.
+    std::uint32_t listener() const noexcept { return listener_; }
+    netio::origin origin() const noexcept { return origin_; }
+    std::uint32_t worker() const noexcept;
+    /// True if PROXY named the client (not for LOCAL and UNSPEC headers).
+    bool proxied() const noexcept;
+    /// The header's TLVs; in `on_open` only, empty otherwise.
+    proxy::tlv_list tlvs() const noexcept;
+    /// The whole PROXY header; in `on_open` only, nullptr otherwise and without one.
+    const proxy::header* proxy_header() const noexcept;
+    /// The word given to `connect`.
+    std::uint64_t connect_word() const noexcept;
+    /// Bytes received and sent so far.
+    std::uint64_t bytes_in() const noexcept { return bytes_in_; }
+    std::uint64_t bytes_out() const noexcept { return bytes_out_; }
+    /// Milliseconds since accept or connect.
+    std::uint64_t age_ms() const noexcept;
+    connection_state_kind state_kind() const noexcept { return state_; }
+    socket_handle native_handle() const noexcept { return handle_; }
+
+    /// 64 bytes of the user's own, zeroed at open, wiped at the end.
+    template <class T>
+    T& state() noexcept {
+        static_assert(sizeof(T) <= detail::user_bytes, "netio: connection state is 64 bytes");
+        static_assert(std::is_trivially_copyable_v<T>,
+                      "netio: connection state must be trivially copyable");
+        static_assert(alignof(T) <= 8, "netio: connection state is aligned to 8");
+        return *static_cast<T*>(user_memory());
+    }
+
+private:
+    template <class Handler, class Backend, class Events>
+    friend class reactor;
+    friend class buffer;
+    friend struct detail::worker_core;
+
+    enum flag : std::uint32_t {
+        receiving = 1u << 0,        // a receive is outstanding
+        receiving_into = 1u << 1,   // and it fills our own memory
+        stopping = 1u << 2,         // and stop_receive was called
+        sending = 1u << 3,          // a send is outstanding
+        peer_ended = 1u << 4,       // the peer's FIN was seen
+        end_told = 1u << 5,         // and on_end was called
+        end_wanted = 1u << 6,       // FIN after the flush
+        end_done = 1u << 7,         // FIN sent
+        close_wanted = 1u << 8,
+        kill_wanted = 1u << 9,
+        is_paused = 1u << 10,
+        refused = 1u << 11,         // output was refused since the last on_data
+        data_due = 1u << 12,        // on_data is owed
+        opened = 1u << 13,          // on_open ran, so on_close will
+        touched = 1u << 14,         // in the list of those to settle
+        waits_for_pool = 1u << 15,  // in the list of those a buffer was refused
+        is_proxied = 1u << 16,
+        user_used = 1u << 17,
+        in_exchange = 1u << 18,
+        is_parked = 1u << 19,
+        output_dead = 1u << 20,     // a send failed: nothing more goes out
+        preface_buffer = 1u << 21,  // the window is charged to the preface quota
+        window_inline = 1u << 22,   // the window is the inline ingress
+        has_destination = 1u << 23,
+        counted = 1u << 24,         // in the global and the listener's count
+        drain_told = 1u << 25,
+        attached = 1u << 26,        // the backend knows the handle
+        output_used = 1u << 27,     // the output words were touched
+        due_listed = 1u << 28,      // in the list of those on_data is owed to
+        discarding = 1u << 29,      // the scratch end of the ingress was lent to the kernel
+    };
+
+    bool has(std::uint32_t flags) const noexcept { return (flags_ & flags) != 0; }
+    void set(std::uint32_t flags) noexcept { flags_ |= flags; }
+    void unset(std::uint32_t flags) noexcept { flags_ &= ~flags; }
+    bool open_for_output() const noexcept {
+        return state_ == connection_state_kind::open &&
+               !has(end_wanted | close_wanted | kill_wanted | output_dead);
+    }
+    bool wants_data() const noexcept {
+        return state_ == connection_state_kind::open &&
+               !has(is_paused | is_parked | close_wanted | kill_wanted | end_told);
+    }
+    void because(close_kind kind, std::uint16_t detail = 0) noexcept {
+        if (reason_.kind == close_kind::none) {
+            reason_ = {kind, detail};
+        }
+    }
+    detail::worker_core& core() const noexcept {
+        return *reinterpret_cast<detail::worker_core*>(static_cast<std::uintptr_t>(core_));
+    }
+    std::uint32_t index() const noexcept;
+    output_queue output() const noexcept;
+    void touch() noexcept;
+    void refuse_output(bool pool_is_empty) noexcept;
+    void* user_memory() noexcept;
+    std::byte* window_memory() const noexcept;
+    std::uint32_t window_capacity() const noexcept;
+    void release_window() noexcept;
+    void stop_parking() noexcept;
+
+    slot_header header_;           // its link serves the list of touched ones while we live
+    wheel_node timer_;
+    std::uint64_t core_;           // the worker_core's address, 8 bytes on every machine
+    socket_handle handle_;
+    std::uint64_t in_at_;          // tick of the last byte in, or of the state's begin
+    std::uint64_t out_at_;         // tick of the last byte out
+    std::uint64_t exchange_due_;   // tick, 0 for none
+    std::uint64_t bytes_in_;
+    std::uint64_t bytes_out_;
+    std::uint32_t flags_;
+    std::uint32_t window_;         // buffer index + 1, 0 for none
+    std::uint32_t window_begin_;
+    std::uint32_t window_end_;
+    std::uint32_t overflow_;       // a second received buffer: index + 1
+    std::uint32_t overflow_end_;
+    std::uint32_t due_next_;       // index + 1
+    std::uint32_t waits_next_;     // index + 1
+    std::uint32_t opened_at_s_;    // seconds since the worker opened
+    close_reason reason_;
+    output_queue::position output_;
+    connection_state_kind state_;
+    std::uint8_t listener_;
+    netio::origin origin_;
+};
+static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");
+
+namespace detail {
+
+/// What a connection touches when it is not idle: addresses, queued output, the preface, the user's.
+struct connection_cold {
+    endpoint_pair endpoints;
+    output_words output;
+    std::byte ingress[ingress_bytes];
+    std::byte user[user_bytes];
+};
+
+/// One connection as the budget counts it; in memory its parts lie in parallel arrays, so that idle
+/// connections share pages with idle connections only.
+struct connection_state {
+    alignas(connection) std::byte hot[sizeof(connection)];
+    connection_cold cold;
+};
+static_assert(sizeof(connection_state) == 848, "128 + 56 + 64 + 536 + 64, also on 32 bits");
+
+/// One worker without its backend: tables, pools and lists. Never crosses threads, but for `posts`.
+struct worker_core {
+    connection* hot;
+    endpoint_pair* endpoints;
+    output_words* output;
+    std::byte (*ingress)[ingress_bytes];
+    std::byte (*user)[user_bytes];
+    slab slots;
+    wheel wheel_of_connections;
+    buffer_pool pool;
+    post_queue posts;
+    shared_state* shared;
+    const worker_calls* calls;
+    const proxy::header* opening;  // in on_open of a proxied connection
+    connection_list touched;
+    connection_list due;
+    connection_list waiting;
+    std::uint64_t now_ms;          // begun ticks: what has passed
+    std::uint64_t now_up_ms;       // ticks rounded up: what deadlines are counted from
+    std::uint32_t due_count;
+    std::uint32_t waiting_count;
+    std::uint32_t worker_index;
+    std::uint32_t connections;     // slots of each worker
+    std::uint32_t connection_buffers_max;
+    std::uint32_t preface_buffers_max;
+    std::uint32_t preface_buffers;
+    std::uint32_t buffers_lent;    // in the handler's hands
+    std::uint32_t moved_bytes;     // by move_input_to in this on_data
+    worker_counters counts;
+
+    std::uint32_t index_of(const connection& c) const noexcept {
+        return static_cast<std::uint32_t>(&c - hot);
+    }
+    connection_id id_of(std::uint32_t index) const noexcept {
+        return {token::of(worker_index * connections + index, slots.generation(index)).bits};
+    }
+    /// The live connection of this worker that `id` names, or nullptr.
+    connection* find(connection_id id) const noexcept {
+        const token who{id.bits};
+        const std::uint32_t index = who.index() - worker_index * connections;
+        if (index >= connections || !slots.live(index, who.generation())) {
+            return nullptr;
+        }
+        return &hot[index];
+    }
+    /// Puts a connection on the list of those whose operations are looked at after the callback.
+    void touch(connection& c) noexcept {
+        if (!c.has(connection::touched)) {
+            c.set(connection::touched);
+            append<touched_link>(touched, c);
+        }
+    }
+    connection* pop_touched() noexcept {
+        connection* c = pop<touched_link>(touched);
+        if (c != nullptr) {
+            c->unset(connection::touched);
+        }
+        return c;
+    }
+    /// on_data is owed: it comes in the next turn, so that no handler can keep a turn going.
+    void owe_data(connection& c) noexcept {
+        if (!c.has(connection::due_listed)) {
+            c.set(connection::due_listed);
+            append<due_link>(due, c);
+            ++due_count;
+        }
+    }
+    connection* pop_due() noexcept {
+        connection* c = pop<due_link>(due);
+        if (c != nullptr) {
+            c->unset(connection::due_listed);
+            --due_count;
+        }
+        return c;
+    }
+    /// A buffer was refused: first come, first served when one comes back.
+    void wait_for_pool(connection& c) noexcept {
+        if (!c.has(connection::waits_for_pool)) {
+            c.set(connection::waits_for_pool);
+            append<waits_link>(waiting, c);
+            ++waiting_count;
+        }
+    }
+    connection* pop_waiting() noexcept {
+        connection* c = pop<waits_link>(waiting);
+        if (c != nullptr) {
+            c->unset(connection::waits_for_pool);
+            --waiting_count;
+        }
+        return c;
+    }
+    /// Takes a slot for a new connection in its first state, or none_index.
+    std::uint32_t take_slot(netio::origin from, connection_state_kind state) noexcept {
+        const std::uint32_t index = slots.take();
+        if (index != none_index) {
+            connection& c = hot[index];
+            c.core_ = reinterpret_cast<std::uintptr_t>(this);
+            c.handle_ = no_handle;
+            c.state_ = state;
+            c.origin_ = from;
+            c.listener_ = 255;
+            c.in_at_ = now_up_ms;
+            c.out_at_ = now_up_ms;
+            c.opened_at_s_ = static_cast<std::uint32_t>(now_ms / 1000);
+        }
+        return index;
+    }
+    /// The word of an outgoing connection lies where others have their preface.
+    void store_word(std::uint32_t index, std::uint64_t word) noexcept {
+        std::memcpy(ingress[index], &word, sizeof(word));
+    }
+    std::uint64_t word_of(std::uint32_t index) const noexcept {
+        return load_native<std::uint64_t>(ingress[index]);
+    }
+    /// Leaves nothing of a connection behind and frees its slot.
+    void free_slot(connection& c) noexcept;
+    /// The lengths of a connection's deadlines.
+    const deadlines& times_of(const connection& c) const noexcept {
+        return c.listener_ == 255 ? shared->outgoing_times : shared->listeners[c.listener_].times;
+    }
+    /// Counts one more connection, globally and for its listener, unless that would pass a cap.
+    bool count_in(connection& c, refusal_cause& why) noexcept;
+    void count_out(connection& c) noexcept;
+    result<connection_id> connect(const stream_address& to, std::uint64_t word) noexcept;
+
+private:
+    enum link : std::uint8_t { touched_link, due_link, waits_link };
+
+    template <link Which>
+    static std::uint32_t& next_of(connection& c) noexcept {
+        if constexpr (Which == touched_link) {
+            return c.header_.next;
+        } else if constexpr (Which == due_link) {
+            return c.due_next_;
+        } else {
+            return c.waits_next_;
+        }
+    }
+    template <link Which>
+    void append(connection_list& list, connection& c) noexcept {
+        next_of<Which>(c) = 0;
+        const std::uint32_t added = index_of(c) + 1;
+        if (list.last == 0) {
+            list.first = added;
+        } else {
+            next_of<Which>(hot[list.last - 1]) = added;
+        }
+        list.last = added;
+    }
+    template <link Which>
+    connection* pop(connection_list& list) noexcept {
+        if (list.first == 0) {
+            return nullptr;
+        }
+        connection& c = hot[list.first - 1];
+        list.first = next_of<Which>(c);
+        if (list.first == 0) {
+            list.last = 0;
+        }
+        next_of<Which>(c) = 0;
+        return &c;
+    }
+    /// Takes one out of the middle: a walk, but only for connections that end while they wait.
+    template <link Which>
+    void remove(connection_list& list, connection& c) noexcept {
+        const std::uint32_t wanted = index_of(c) + 1;
+        std::uint32_t before = 0;
+        for (std::uint32_t at = list.first; at != wanted; at = next_of<Which>(hot[at - 1])) {
+            NETIO_ASSERT(at != 0);
+            before = at;
+        }
+        const std::uint32_t after = next_of<Which>(c);
+        (before == 0 ? list.first : next_of<Which>(hot[before - 1])) = after;
+        if (after == 0) {
+            list.last = before;
+        }
+        next_of<Which>(c) = 0;
+    }
+};
+
+}  // namespace detail
+
+class buffer {
+public:
+    buffer() noexcept = default;
+    buffer(buffer&& other) noexcept { swap(other); }
+    buffer& operator=(buffer&& other) noexcept {
+        if (this != &other) {
+            drop();
+            swap(other);
+        }
+        return *this;
+    }
+    ~buffer() { drop(); }
+
+    explicit operator bool() const noexcept { return core_ != nullptr; }
+
+    /// Memory to write into, after what is committed; at most the buffer's rest. Every byte handed
+    /// out counts as written when the buffer is wiped.
+    mutable_bytes space(std::size_t wanted) noexcept {
+        NETIO_ASSERT(core_ != nullptr);
+        const std::size_t left = core_->pool.buffer_bytes() - committed_;
+        const std::size_t count = wanted < left ? wanted : left;
+        const auto end = static_cast<std::uint32_t>(committed_ + count);
+        dirty_ = end > dirty_ ? end : dirty_;
+        return {core_->pool.data(index_) + committed_, count};
+    }
+    /// `count` bytes of the last `space` are content now.
+    void commit(std::size_t count) noexcept {
+        NETIO_ASSERT(committed_ + count <= dirty_);
+        committed_ += static_cast<std::uint32_t>(count);
+    }
+    std::size_t size() const noexcept { return committed_; }
+    /// Gives it back.
+    void drop() noexcept {
+        if (core_ != nullptr) {
+            core_->pool.give(index_, side::output, dirty_);
+            forget();
+        }
+    }
+
+private:
+    friend class connection;
+    buffer(detail::worker_core& core, std::uint32_t index) noexcept : core_(&core), index_(index) {
+        ++core.buffers_lent;
+    }
+    void forget() noexcept {
+        NETIO_ASSERT(core_->buffers_lent != 0);
+        --core_->buffers_lent;
+        core_ = nullptr;
+        index_ = committed_ = dirty_ = 0;
+    }
+    void swap(buffer& other) noexcept {
+        const auto exchange = [](auto& left, auto& right) {
+            const auto kept = left;
+            left = right;
+            right = kept;
+        };
+        exchange(core_, other.core_);
+        exchange(index_, other.index_);
+        exchange(committed_, other.committed_);
+        exchange(dirty_, other.dirty_);
+    }
+
+    detail::worker_core* core_ = nullptr;
+    std::uint32_t index_ = 0;
+    std::uint32_t committed_ = 0;
+    std::uint32_t dirty_ = 0;
+};
+
+// ---- connection, output
+
+inline std::uint32_t connection::index() const noexcept { return core().index_of(*this); }
+
+inline output_queue connection::output() const noexcept {
+    detail::worker_core& at = core();
+    return {at.output[at.index_of(*this)], const_cast<output_queue::position&>(output_), at.pool};
+}
+
+inline void connection::touch() noexcept { core().touch(*this); }
+
+inline void connection::refuse_output(bool pool_is_empty) noexcept {
+    set(refused);
+    if (pool_is_empty) {
+        core().wait_for_pool(*this);
+    }
+}
+
+inline std::size_t connection::write(bytes out) noexcept {
+    if (out.empty() || !open_for_output()) {
+        return 0;
+    }
+    detail::worker_core& at = core();
+    set(output_used);
+    const std::size_t done = output().copy(out, at.connection_buffers_max);
+    at.counts.bytes_copied += done;
+    if (done < out.size()) {
+        refuse_output(at.pool.room(side::output) == 0);
+    }
+    touch();
+    return done;
+}
+
+inline bool connection::write_static(bytes out) noexcept {
+    if (!open_for_output()) {
+        return false;
+    }
+    set(output_used);
+    if (!output().push_static(out)) {
+        refuse_output(false);
+        return false;
+    }
+    touch();
+    return true;
+}
+
+inline buffer connection::take_buffer() noexcept {
+    detail::worker_core& at = core();
+    if (!open_for_output()) {
+        return {};
+    }
+    if (output().buffer_count() >= at.connection_buffers_max) {
+        refuse_output(false);
+        return {};
+    }
+    const std::uint32_t index = at.pool.take(side::output);
+    if (index == none_index) {
+        refuse_output(true);
+        return {};
+    }
+    return {at, index};
+}
+
+inline bool connection::push_buffer(buffer& full) noexcept {
+    NETIO_ASSERT(full.core_ == &core());
+    if (!open_for_output()) {
+        return false;
+    }
+    if (full.committed_ == 0) {
+        full.drop();
+        return true;
+    }
+    output_queue queue = output();
+    set(output_used);
+    if (queue.buffer_count() >= core().connection_buffers_max ||
+        !queue.push_buffer(full.index_, 0, full.committed_)) {
+        refuse_output(false);
+        return false;
+    }
+    if (full.dirty_ > full.committed_) {  // the piece remembers its end only
+        wipe(core().pool.data(full.index_) + full.committed_, full.dirty_ - full.committed_);
+    }
+    full.forget();
+    touch();
+    return true;
+}
+
+inline std::size_t connection::move_input_to(connection& to) noexcept {
+    NETIO_ASSERT(to.core_ == core_);
+    detail::worker_core& at = core();
+    const std::uint32_t count = window_end_ - window_begin_;
+    if (count == 0 || !to.open_for_output()) {
+        return 0;
+    }
+    if (has(window_inline)) {  // the preface's rest: at most 536 bytes, copied whole or not at all
+        if (to.room() < count) {
+            to.refuse_output(at.pool.room(side::output) == 0);
+            return 0;
+        }
+        to.write(input());
+        window_begin_ = window_end_;
+    } else {
+        output_queue queue = to.output();
+        const bool preface = has(preface_buffer);
+        if (queue.buffer_count() >= at.connection_buffers_max ||
+            to.output_.words == output_pieces_max) {
+            to.refuse_output(false);
+            return 0;
+        }
+        // A receive may be filling the window's tail: it can't change hands before that is stopped,
+        // which happens before the on_data we owe from here on.
+        if (has(receiving) && has(receiving_into)) {
+            set(data_due);
+            touch();
+            return 0;
+        }
+        if (!at.pool.transfer(side::input, side::output)) {
+            to.refuse_output(true);
+            return 0;
+        }
+        if (preface) {
+            --at.preface_buffers;
+            unset(preface_buffer);
+        }
+        to.set(output_used);
+        const bool pushed = queue.push_buffer(window_ - 1, window_begin_, window_end_);
+        NETIO_ASSERT(pushed);
+        static_cast<void>(pushed);
+        window_ = window_begin_ = window_end_ = 0;
+        to.touch();
+    }
+    at.moved_bytes += count;
+    touch();
+    return count;
+}
+
+inline std::size_t connection::room() const noexcept {
+    if (!open_for_output()) {
+        return 0;
+    }
+    const detail::worker_core& at = core();
+    const output_queue queue = output();
+    const auto least = [](std::uint32_t left, std::uint32_t right) {
+        return left < right ? left : right;
+    };
+    const std::uint32_t held = queue.buffer_count();
+    std::uint32_t more = held < at.connection_buffers_max ? at.connection_buffers_max - held : 0;
+    more = least(more, output_pieces_max - output_.words);
+    more = least(more, at.pool.room(side::output));
+    return queue.room_in_last() + std::size_t{more} * at.pool.buffer_bytes();
+}
+
+inline std::uint64_t connection::output_bytes() const noexcept {
+    return output_.words == 0 ? 0 : output().byte_count();
+}
+
+// ---- connection, input
+
+inline std::byte* connection::window_memory() const noexcept {
+    if (has(window_inline)) {
+        return core().ingress[index()];
+    }
+    return window_ == 0 ? nullptr : core().pool.data(window_ - 1);
+}
+
+inline std::uint32_t connection::window_capacity() const noexcept {
+    if (has(window_inline)) {
+        return static_cast<std::uint32_t>(detail::ingress_bytes);
+    }
+    return window_ == 0 ? 0 : core().pool.buffer_bytes();
+}
+
+inline bytes connection::input() const noexcept {
+    if (window_end_ == window_begin_) {
+        return {};
+    }
+    return {window_memory() + window_begin_, window_end_ - window_begin_};
+}
+
+inline void connection::release_window() noexcept {
+    detail::worker_core& at = core();
+    if (has(window_inline)) {
+        wipe(at.ingress[index()], window_end_);
+        unset(window_inline);
+    } else if (window_ != 0) {
+        at.pool.give(window_ - 1, side::input, window_end_);
+        if (has(preface_buffer)) {
+            --at.preface_buffers;
+            unset(preface_buffer);
+        }
+    }
+    window_ = window_begin_ = window_end_ = 0;
+}
+
+inline void connection::pause() noexcept {
+    set(is_paused);
+    touch();
+}
+
+inline void connection::resume() noexcept {
+    unset(is_paused);
+    set(data_due);
+    touch();
+}
+
+inline bool connection::paused() const noexcept { return has(is_paused); }
+
+// ---- connection, time and ending
+
+inline void connection::deadline(std::uint32_t ms) noexcept {
+    exchange_due_ = ms == 0 ? 0 : core().now_up_ms + ms;
+    touch();
+}
+
+inline void connection::phase(netio::phase now) noexcept {
+    if (now == netio::phase::idle) {
+        unset(in_exchange);
+        exchange_due_ = 0;
+    } else if (!has(in_exchange)) {
+        set(in_exchange);
+        in_at_ = core().now_up_ms;
+        const std::uint32_t ms = core().times_of(*this).exchange_ms;
+        if (ms != 0 && exchange_due_ == 0) {
+            exchange_due_ = core().now_up_ms + ms;
+        }
+    }
+    touch();
+}
+
+inline void connection::park(std::uint32_t ms) noexcept {
+    const std::uint32_t length = ms != 0 ? ms : core().times_of(*this).park_ms;
+    set(is_parked);
+    in_at_ = length == 0 ? wheel::never : core().now_up_ms + length;
+    touch();
+}
+
+inline void connection::stop_parking() noexcept {
+    if (has(is_parked)) {
+        unset(is_parked);
+        set(data_due);
+        in_at_ = core().now_up_ms;
+    }
+}
+
+inline bool connection::parked() const noexcept { return has(is_parked); }
+
+inline void connection::end() noexcept {
+    set(end_wanted);
+    touch();
+}
+
+inline void connection::close() noexcept {
+    because(close_kind::handler_closed);
+    set(close_wanted | end_wanted);
+    touch();
+}
+
+inline void connection::kill(std::uint16_t reason) noexcept {
+    because(close_kind::killed, reason);
+    set(kill_wanted);
+    touch();
+}
+
+// ---- connection, others and facts
+
+inline result<connection_id> connection::connect(const endpoint& to, std::uint64_t word) noexcept {
+    return core().connect({to, {}}, word);
+}
+inline result<connection_id> connection::connect_unix(std::string_view path,
+                                                      std::uint64_t word) noexcept {
+    return core().connect({{}, path}, word);
+}
+inline connection* connection::find(connection_id wanted) noexcept { return core().find(wanted); }
+inline bool connection::post(std::uint64_t word) noexcept {
+    return core().posts.push({id().bits, word});
+}
+inline connection_id connection::id() const noexcept { return core().id_of(index()); }
+inline const endpoint& connection::source() const noexcept {
+    return core().endpoints[index()].source;
+}
+inline endpoint connection::destination() noexcept {
+    return has(has_destination) ? core().endpoints[index()].destination : local();
+}
+inline endpoint connection::local() const noexcept { return core().calls->local_of(handle_).value; }
+inline std::uint32_t connection::worker() const noexcept { return core().worker_index; }
+inline bool connection::proxied() const noexcept { return has(is_proxied); }
+inline const proxy::header* connection::proxy_header() const noexcept { return core().opening; }
+inline proxy::tlv_list connection::tlvs() const noexcept {
+    return core().opening != nullptr ? core().opening->tlvs : proxy::tlv_list{};
+}
+inline std::uint64_t connection::connect_word() const noexcept {
+    return origin_ == netio::origin::connected ? core().word_of(index()) : 0;
+}
+inline std::uint64_t connection::age_ms() const noexcept {
+    return core().now_ms - std::uint64_t{opened_at_s_} * 1000;
+}
+inline void* connection::user_memory() noexcept {
+    set(user_used);
+    return core().user[index()];
+}
+
+// ---- worker_core
+
+namespace detail {
+
+inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
+    const auto reserve = [](std::atomic<std::uint32_t>& count, std::uint32_t most) {
+        if (count.fetch_add(1, std::memory_order_relaxed) < most) {
+            return true;
+        }
+        count.fetch_sub(1, std::memory_order_relaxed);
+        return false;
+    };
+    if (!reserve(shared->open_count, shared->connections_max)) {
+        why = refusal_cause::global_cap;
+        return false;
+    }
+    if (c.listener_ != 255) {
+        listener_entry& from = shared->listeners[c.listener_];
+        const std::uint32_t most = from.connections_max == 0 ? slots_max : from.connections_max;
+        if (!reserve(from.open_count, most)) {
+            shared->open_count.fetch_sub(1, std::memory_order_relaxed);
+            why = refusal_cause::listener_cap;
+            return false;
+        }
+    }
+    c.set(connection::counted);
+    return true;
+}
+
+inline void worker_core::count_out(connection& c) noexcept {
+    if (c.has(connection::counted)) {
+        c.unset(connection::counted);
+        shared->open_count.fetch_sub(1, std::memory_order_relaxed);
+        if (c.listener_ != 255) {
+            shared->listeners[c.listener_].open_count.fetch_sub(1, std::memory_order_relaxed);
+        }
+    }
+}
+
+inline result<connection_id> worker_core::connect(const stream_address& to,
+                                                  std::uint64_t word) noexcept {
+    if (shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
+        return error::stopped;
+    }
+    const std::uint32_t index =
+        take_slot(origin::connected, connection_state_kind::connecting);
+    if (index == none_index) {
+        return error::full;
+    }
+    connection& c = hot[index];
+    refusal_cause why{};
+    if (!count_in(c, why)) {
+        free_slot(c);
+        return error::full;
+    }
+    store_word(index, word);
+    endpoints[index].source = to.ip;
+    const os_status started = calls->start_connect(*this, index, to);
+    if (!started) {
+        free_slot(c);
+        return started.why;
+    }
+    c.set(connection::attached);
+    touch(c);
+    return id_of(index);
+}
+
+inline void worker_core::free_slot(connection& c) noexcept {
+    const std::uint32_t index = index_of(c);
+    if (c.has(connection::touched)) {
+        remove<touched_link>(touched, c);
+    }
+    if (c.has(connection::due_listed)) {
+        remove<due_link>(due, c);
+        --due_count;
+    }
+    if (c.has(connection::waits_for_pool)) {
+        remove<waits_link>(waiting, c);
+        --waiting_count;
+    }
+    count_out(c);
+    wheel_of_connections.cancel(index);
+    if (c.has(connection::output_used)) {
+        c.output().clear();
+    }
+    c.release_window();
+    if (c.overflow_ != 0) {
+        pool.give(c.overflow_ - 1, side::input, c.overflow_end_);
+    }
+    if (c.has(connection::user_used)) {
+        wipe(user[index], user_bytes);
+    }
+    if (c.origin_ == origin::connected) {
+        store_word(index, 0);
+    }
+    if (c.has(connection::discarding)) {
+        wipe(ingress[index], ingress_bytes);
+    }
+    wipe(&endpoints[index], sizeof(endpoint_pair));
+    // Header and timer belong to the slab and the wheel; everything after them is ours.
+    constexpr std::size_t kept = sizeof(slot_header) + sizeof(wheel_node);
+    wipe(reinterpret_cast<std::byte*>(&c) + kept, sizeof(connection) - kept);
+    slots.give(index);
+}
+
+}  // namespace detail
+
+NETIO_END
+
+#endif

@@ -1,0 +1,1434 @@
+// floor 7 · reactor.hpp · the loop: one turn after the other, bytes one way, callbacks never nested
+#ifndef NETIO_REACTOR_HPP
+#define NETIO_REACTOR_HPP
+
+#include "src/events.hpp"
+#include "src/hooks.hpp"
+#include "src/worker.hpp"
+
+NETIO_BEGIN
+
+/// Bounds of one turn, so that none of its steps can keep the others waiting.
+struct turn_bounds {
+    static constexpr std::uint32_t deadlines = 256;
+    static constexpr std::uint32_t timers = 256;
+    static constexpr std::uint32_t posts = 256;
+    static constexpr std::uint32_t swept_slots = 4096;
+};
+
+/// A listener out of descriptors rests 1 ms, then twice as long each time, up to a second.
+inline constexpr std::uint32_t accept_pause_first_ms = 1;
+inline constexpr std::uint32_t accept_pause_last_ms = 1000;
+
+/// One worker's loop. Knows the backend by its contract only, and the handler by its hooks. Built on
+/// the stack around a worker's state; all that lasts is in there.
+///
+/// One turn: wait, read the clock, control, dispatch events (starting sends after each callback),
+/// expire deadlines, posts, what is owed, what those touched.
+template <class Handler, class Backend, class Events>
+class reactor {
+    static_assert(backend<Backend>, "netio: the backend does not meet the contract");
+    static_assert(detail::check_handler<Handler>());
+    using state = detail::worker_state<Backend>;
+    using flags = connection::flag;
+    using kind = connection_state_kind;
+
+public:
+    reactor(state& worker, Handler& handler, Events* events) noexcept
+        : w_(worker), core_(worker.core), handler_(handler), events_(events) {}
+
+    /// Opens the backend on this thread. Once, before anything else.
+    os_status open() noexcept {
+        NETIO_ASSERT(w_.is_open.load(std::memory_order_relaxed) == 0);
+        static constexpr detail::worker_calls calls{&start_connect, &Backend::local_of};
+        const os_status opened = w_.backend.open(w_.backend_memory, w_.backend_sizes, core_.pool);
+        if (!opened) {
+            return opened;
+        }
+        core_.calls = &calls;
+        w_.epoch_ns = w_.backend.now_ns();
+        w_.is_open.store(1, std::memory_order_release);
+        read_clock();
+        return {};
+    }
+
+    /// One turn; waits at most `timeout_ns`, less if something is due. True while there is more to
+    /// do: false once a stop or drain is complete.
+    bool turn(std::uint64_t timeout_ns) noexcept {
+        const std::uint64_t until_due = sleep_ns();
+        const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
+        const std::uint32_t count = w_.backend.wait({w_.events, w_.event_count}, most);
+        NETIO_ASSERT(count <= w_.event_count);
+        ++core_.counts.turns;
+        read_clock();
+        control();
+        for (std::uint32_t at = 0; at < count; ++at) {
+            dispatch(w_.events[at]);
+        }
+        expire();
+        take_posts();
+        serve_waiting();
+        serve_owed();
+        settle_touched();
+        return !w_.finished;
+    }
+
+    /// Nanoseconds until this worker has something to do of itself; 0: now, forever_ns: never.
+    std::uint64_t sleep_ns() noexcept {
+        if (core_.touched.first != 0 || core_.due.first != 0 || !core_.posts.empty() ||
+            w_.sweeping || (core_.waiting.first != 0 && pool_has_room()) ||
+            w_.backend.ready() || w_.listeners_seen != listeners_version()) {
+            return 0;
+        }
+        std::uint64_t due = core_.wheel_of_connections.next_due();
+        const auto sooner = [&due](std::uint64_t tick) { due = tick < due ? tick : due; };
+        if (w_.timer_wheel.count() != 0) {
+            sooner(w_.timer_wheel.next_due());
+        }
+        sooner(w_.next_resume_ms);
+        if (w_.draining && !w_.drain_late) {
+            sooner(w_.drain_due_ms);
+        }
+        if (due == wheel::never) {
+            return forever_ns;
+        }
+        const std::uint64_t now = w_.backend.now_ns() - w_.epoch_ns;
+        const std::uint64_t at = due > forever_ns / 1'000'000 ? forever_ns : due * 1'000'000;
+        return at <= now ? 0 : at - now;
+    }
+
+    // ---- calls of the server, on this worker's thread
+
+    result<timer_id> after(std::uint64_t ms, std::uint64_t word) noexcept {
+        const std::uint32_t index = w_.timer_slots.capacity() == 0 ? none_index
+                                                                   : w_.timer_slots.take();
+        if (index == none_index) {
+            return error::full;
+        }
+        read_clock();
+        w_.timers[index].word = word;
+        const std::uint64_t now = core_.now_up_ms;
+        w_.timer_wheel.arm(index, ms > wheel::never - 1 - now ? wheel::never - 1 : now + ms);
+        return timer_id{token::of(index, w_.timer_slots.generation(index)).bits};
+    }
+    bool cancel(timer_id wanted) noexcept {
+        const token who{wanted.bits};
+        if (!w_.timer_slots.live(who.index(), who.generation())) {
+            return false;
+        }
+        free_timer(who.index());
+        return true;
+    }
+    result<connection_id> connect(const stream_address& to, std::uint64_t word) noexcept {
+        read_clock();
+        return core_.connect(to, word);
+    }
+    result<connection_id> adopt(socket_handle handle) noexcept {
+        read_clock();
+        const std::uint32_t index = core_.take_slot(origin::adopted, kind::open);
+        if (index == none_index) {
+            return error::full;
+        }
+        connection& c = core_.hot[index];
+        refusal_cause why{};
+        if (!core_.count_in(c, why)) {
+            core_.free_slot(c);
+            return error::full;
+        }
+        const os_status attached = w_.backend.attach(handle, who_of(c));
+        if (!attached) {
+            core_.free_slot(c);
+            return attached.why;
+        }
+        c.handle_ = handle;
+        c.set(flags::attached);
+        const connection_id id = core_.id_of(index);
+        open_connection(c);
+        return id;
+    }
+    bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
+        return send_datagram(&w_, from.index, to, payload);
+    }
+
+    /// Ends what is left, without callbacks but `on_close`: the server's end.
+    void shut_down() noexcept {
+        w_.stopping = true;
+        while (core_.slots.in_use() != 0) {
+            sweep_all();
+            const std::uint32_t count =
+                w_.backend.wait({w_.events, w_.event_count}, w_.backend.ready() ? 0 : 1'000'000);
+            for (std::uint32_t at = 0; at < count; ++at) {
+                dispatch(w_.events[at]);
+            }
+            settle_touched();
+        }
+    }
+
+private:
+    // ---- time
+
+    void read_clock() noexcept {
+        const std::uint64_t passed = w_.backend.now_ns() - w_.epoch_ns;
+        core_.now_ms = passed / 1'000'000;
+        core_.now_up_ms = core_.now_ms + (passed % 1'000'000 != 0 ? 1 : 0);
+    }
+
+    struct next_deadline {
+        std::uint64_t due = wheel::never;
+        deadline_kind which = deadline_kind::idle;
+
+        void consider(std::uint64_t from, std::uint32_t ms, deadline_kind candidate) noexcept {
+            if (ms != 0 && from <= wheel::never - 1 - ms && from + ms < due) {
+                due = from + ms;
+                which = candidate;
+            }
+        }
+    };
+
+    /// The deadline that governs a connection as it stands now.
+    next_deadline deadline_of(const connection& c) const noexcept {
+        const deadlines& times = core_.times_of(c);
+        next_deadline next;
+        switch (c.state_) {
+        case kind::connecting:
+            next.consider(c.in_at_, times.connect_ms, deadline_kind::connect);
+            break;
+        case kind::preface:
+            next.consider(c.in_at_, times.preface_ms, deadline_kind::preface);
+            break;
+        case kind::draining:
+            next.consider(c.in_at_, times.linger_ms, deadline_kind::linger);
+            break;
+        case kind::open:
+            open_deadline(c, times, next);
+            break;
+        default:
+            break;
+        }
+        return next;
+    }
+
+    static void open_deadline(const connection& c, const deadlines& times,
+                              next_deadline& next) noexcept {
+        if (c.output_.words != 0) {
+            next.consider(c.out_at_, times.write_ms, deadline_kind::write);
+        }
+        if (c.has(flags::is_parked)) {
+            if (c.in_at_ < next.due) {
+                next.due = c.in_at_;
+                next.which = deadline_kind::park;
+            }
+        } else if (c.has(flags::in_exchange) ||
+                   (c.window_end_ != c.window_begin_ && !c.has(flags::is_paused))) {
+            next.consider(c.in_at_, times.read_ms, deadline_kind::read);
+        } else if (c.output_.words == 0) {
+            const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
+            next.consider(last, times.idle_ms, deadline_kind::idle);
+        }
+        if (c.exchange_due_ != 0 && c.exchange_due_ < next.due) {
+            next.due = c.exchange_due_;
+            next.which = deadline_kind::exchange;
+        }
+    }
+
+    /// Extending is lazy: a connection armed for an earlier tick is asked again when that comes.
+    void arm_deadline(connection& c) noexcept {
+        const std::uint64_t due = deadline_of(c).due;
+        if (due != wheel::never && (c.timer_.prev == 0 || due < c.timer_.due)) {
+            core_.wheel_of_connections.arm(core_.index_of(c), due);
+        }
+    }
+
+    void expire() noexcept {
+        core_.wheel_of_connections.expire(
+            core_.now_ms, turn_bounds::deadlines, [this](std::uint32_t index) noexcept {
+                connection& c = core_.hot[index];
+                const next_deadline next = deadline_of(c);
+                if (next.due > core_.now_ms) {
+                    return next.due == wheel::never ? wheel::done : next.due;
+                }
+                deadline_passed(c, next.which);
+                return wheel::done;
+            });
+        if (w_.timer_wheel.count() != 0) {
+            w_.timer_wheel.expire(core_.now_ms, turn_bounds::timers,
+                                  [this](std::uint32_t index) noexcept {
+                                      const std::uint64_t word = w_.timers[index].word;
+                                      free_timer(index);
+                                      if constexpr (detail::names_on_timer<Handler>) {
+                                          handler_.on_timer(word);
+                                      }
+                                      after_callback();
+                                      return wheel::done;
+                                  });
+        }
+        resume_listeners();
+    }
+
+    void free_timer(std::uint32_t index) noexcept {
+        w_.timer_wheel.cancel(index);
+        w_.timers[index].word = 0;
+        w_.timer_slots.give(index);
+    }
+
+    static close_kind reason_of(deadline_kind which) noexcept {
+        switch (which) {
+        case deadline_kind::preface:
+            return close_kind::preface_timeout;
+        case deadline_kind::read:
+            return close_kind::read_timeout;
+        case deadline_kind::write:
+            return close_kind::write_timeout;
+        case deadline_kind::exchange:
+            return close_kind::exchange_deadline;
+        case deadline_kind::park:
+            return close_kind::park_deadline;
+        case deadline_kind::connect:
+            return close_kind::connect_timeout;
+        default:
+            return close_kind::idle;
+        }
+    }
+
+    void deadline_passed(connection& c, deadline_kind which) noexcept {
+        if (which == deadline_kind::linger) {
+            begin_close(c, false);
+            return;
+        }
+        if constexpr (detail::names_on_deadline<Handler>) {
+            if (c.has(flags::opened) && !c.has(flags::close_wanted)) {
+                grant_again(c, which);
+                handler_.on_deadline(c, which);
+                after_callback();
+                settle(c);
+                return;
+            }
+        }
+        c.because(reason_of(which));
+        begin_close(c, true);
+    }
+
+    /// A handler that does nothing about a deadline meets it again after the same time.
+    void grant_again(connection& c, deadline_kind which) noexcept {
+        switch (which) {
+        case deadline_kind::write:
+            c.out_at_ = core_.now_up_ms;
+            break;
+        case deadline_kind::exchange:
+            c.exchange_due_ = 0;
+            break;
+        case deadline_kind::park:
+            c.stop_parking();
+            break;
+        default:
+            c.in_at_ = core_.now_up_ms;
+            break;
+        }
+    }
+
+    // ---- events
+
+    static token who_of(const connection& c) noexcept {
+        return token::of(c.core().index_of(c), c.header_.generation);
+    }
+
+    void dispatch(const event& e) noexcept {
+        switch (e.op) {
+        case operation::accept:
+            accept_event(e);
+            break;
+        case operation::receive_from:
+            datagram_event(e);
+            break;
+        case operation::send_to:
+            datagram_sent(e);
+            break;
+        case operation::wake:
+        case operation::none:
+            break;
+        default:
+            connection_event(e);
+            break;
+        }
+    }
+
+    void connection_event(const event& e) noexcept {
+        const std::uint32_t index = e.who.index();
+        NETIO_ASSERT(core_.slots.live(index, e.who.generation()));
+        connection& c = core_.hot[index];
+        switch (e.kind) {
+        case event_kind::received:
+            received(c, e);
+            break;
+        case event_kind::sent:
+            sent(c, e);
+            break;
+        case event_kind::ended:
+            ended(c);
+            break;
+        case event_kind::connected:
+            connected(c, e);
+            break;
+        case event_kind::failed:
+            failed(c, e);
+            break;
+        case event_kind::closed:
+            closed(c);
+            break;
+        default:
+            NETIO_ASSERT(!"an event kind that no connection has");
+            break;
+        }
+        settle_touched();
+    }
+
+    /// Every callback ends here: nothing lent may be kept.
+    void after_callback() noexcept { NETIO_ASSERT(core_.buffers_lent == 0); }
+
+    // ---- accept
+
+    void accept_event(const event& e) noexcept {
+        const std::uint32_t listener = e.who.index();
+        detail::listener_watch& watch = w_.watches[listener];
+        if (e.kind == event_kind::failed) {
+            watch.accepting = false;
+            rest(listener, e);
+            return;
+        }
+        if (e.kind != event_kind::accepted) {
+            return;
+        }
+        ++core_.counts.accepted;
+        watch.pause_ms = 0;
+        admit(listener, e);
+        settle_touched();
+    }
+
+    /// A listener that failed: it rests, so that no error can spin.
+    void rest(std::uint32_t listener, const event& e) noexcept {
+        detail::listener_watch& watch = w_.watches[listener];
+        const bool shortage = e.why == error::descriptors_empty;
+        ++core_.counts.accept_errors;
+        core_.counts.descriptor_pauses += shortage ? 1 : 0;
+        const std::uint32_t doubled = watch.pause_ms * 2;
+        watch.pause_ms = watch.pause_ms == 0               ? accept_pause_first_ms
+                         : doubled > accept_pause_last_ms ? accept_pause_last_ms
+                                                           : doubled;
+        watch.resting = true;
+        watch.resume_ms = core_.now_up_ms + watch.pause_ms;
+        w_.next_resume_ms =
+            watch.resume_ms < w_.next_resume_ms ? watch.resume_ms : w_.next_resume_ms;
+        server_event told;
+        told.kind = shortage ? server_event_kind::descriptor_pressure
+                             : server_event_kind::accept_failed;
+        told.why = e.why;
+        told.os_code = e.os_code;
+        told.listener = listener;
+        tell(told);
+    }
+
+    void resume_listeners() noexcept {
+        if (core_.now_ms < w_.next_resume_ms) {
+            return;
+        }
+        w_.next_resume_ms = wheel::never;
+        for (std::uint32_t at = 0; at < listener_count(); ++at) {
+            detail::listener_watch& watch = w_.watches[at];
+            if (!watch.resting) {
+                continue;
+            }
+            if (watch.resume_ms > core_.now_ms) {
+                w_.next_resume_ms =
+                    watch.resume_ms < w_.next_resume_ms ? watch.resume_ms : w_.next_resume_ms;
+                continue;
+            }
+            watch.resting = false;
+            start_accept(at);
+        }
+    }
+
+    void admit(std::uint32_t listener, const event& e) noexcept {
+        if (w_.stopping || w_.draining) {
+            refuse(listener, e, refusal_cause::door_closed);
+            return;
+        }
+        detail::listener_entry& from = core_.shared->listeners[listener];
+        const std::uint32_t index = core_.take_slot(
+            origin::accepted,
+            from.proxy_required == proxy_mode::required ? kind::preface : kind::open);
+        if (index == none_index) {  // with several workers, others may have a slot left
+            refuse(listener, e,
+                   core_.shared->worker_count == 1 ? refusal_cause::global_cap
+                                                   : refusal_cause::busy);
+            return;
+        }
+        connection& c = core_.hot[index];
+        c.listener_ = static_cast<std::uint8_t>(listener);
+        refusal_cause why{};
+        if (!core_.count_in(c, why)) {
+            core_.free_slot(c);
+            refuse(listener, e, why);
+            return;
+        }
+        if (!w_.backend.attach(e.handle, who_of(c))) {
+            core_.free_slot(c);
+            refuse(listener, e, refusal_cause::busy);
+            return;
+        }
+        c.handle_ = e.handle;
+        c.set(flags::attached);
+        core_.endpoints[index].source = e.peer;
+        tell(c, server_event_kind::accepted);
+        if (c.state_ == kind::open) {
+            open_connection(c);
+        } else if (!trusts(from.trusted_first, from.trusted_count, e.peer)) {
+            c.because(close_kind::proxy_untrusted);
+            begin_close(c, true);
+        } else {
+            c.set(flags::window_inline);
+            settle(c);
+        }
+    }
+
+    /// RST, counted and told; nothing is held.
+    void refuse(std::uint32_t listener, const event& e, refusal_cause why) noexcept {
+        Backend::close_handle(e.handle, true);
+        ++core_.counts.refused;
+        server_event told;
+        told.kind = server_event_kind::refused;
+        told.reason = {close_kind::refused, static_cast<std::uint16_t>(why)};
+        told.listener = listener;
+        told.source = e.peer;
+        tell(told);
+    }
+
+    bool trusts(std::uint32_t first, std::uint32_t count, const endpoint& peer) const noexcept {
+        if (count == 0 || peer.family == address_family::none ||
+            peer.family == address_family::unix_path) {
+            return true;
+        }
+        for (std::uint32_t at = first; at < first + count; ++at) {
+            if (contains(core_.shared->trusted[at], peer)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    // ---- the preface
+
+    proxy::options preface_options(const detail::listener_entry& from) const noexcept {
+        proxy::options chosen;
+        chosen.accept = static_cast<proxy::versions>(from.versions);
+        chosen.header_max = from.header_max;
+        chosen.tcp6_with_ipv4 = from.tcp6_with_ipv4;
+        return chosen;
+    }
+
+    void read_preface(connection& c) noexcept {
+        const detail::listener_entry& from = core_.shared->listeners[c.listener_];
+        const auto found = proxy::parse(c.input(), preface_options(from));
+        if (found.status == parse_status::complete) {
+            resolve(c, found.value, found.consumed);
+        } else if (found.status == parse_status::invalid) {
+            if (found.why == error::not_proxy) {
+                c.because(close_kind::proxy_missing);
+            } else {
+                c.because(close_kind::proxy_invalid, static_cast<std::uint16_t>(found.why));
+            }
+            begin_close(c, true);
+        } else if (c.window_end_ + found.missing > c.window_capacity()) {
+            grow_preface(c);
+        }
+    }
+
+    /// A longer header was announced than the inline bytes can hold: one buffer of the quota.
+    void grow_preface(connection& c) noexcept {
+        if (core_.preface_buffers >= core_.preface_buffers_max) {
+            c.because(close_kind::refused, static_cast<std::uint16_t>(refusal_cause::busy));
+            begin_close(c, true);
+            return;
+        }
+        const std::uint32_t index = core_.pool.take(side::input);
+        if (index == none_index) {
+            c.because(close_kind::refused, static_cast<std::uint16_t>(refusal_cause::busy));
+            begin_close(c, true);
+            return;
+        }
+        ++core_.preface_buffers;
+        take_over_inline(c, index);
+        c.set(flags::preface_buffer);
+    }
+
+    /// The inline bytes move to a pool buffer, which is the window from now on.
+    void take_over_inline(connection& c, std::uint32_t index) noexcept {
+        const bytes kept = c.input();
+        std::memcpy(core_.pool.data(index), kept.data(), kept.size());
+        core_.counts.bytes_copied += kept.size();
+        c.release_window();
+        c.window_ = index + 1;
+        c.window_end_ = static_cast<std::uint32_t>(kept.size());
+    }
+
+    void resolve(connection& c, const proxy::header& header, std::uint32_t consumed) noexcept {
+        c.window_begin_ = consumed;
+        detail::endpoint_pair& sides = core_.endpoints[core_.index_of(c)];
+        if (header.cmd == proxy::command::proxy &&
+            header.fam != proxy::family::unspecified) {
+            sides.source = header.source;
+            sides.destination = header.destination;
+            if (header.fam == proxy::family::unix_path) {
+                sides.source.family = address_family::unix_path;
+                sides.destination.family = address_family::unix_path;
+            }
+            c.set(flags::is_proxied | flags::has_destination);
+        }
+        core_.opening = &header;
+        open_connection(c);
+        core_.opening = nullptr;
+    }
+
+    // ---- open, input
+
+    void open_connection(connection& c) noexcept {
+        c.state_ = kind::open;
+        c.set(flags::opened);
+        c.in_at_ = core_.now_up_ms;
+        c.out_at_ = core_.now_up_ms;
+        ++core_.counts.opened;
+        tell(c, server_event_kind::opened);
+        if constexpr (detail::names_on_open<Handler>) {
+            handler_.on_open(c);
+            after_callback();
+        }
+        core_.opening = nullptr;  // the header's bytes may move from here on
+        if (c.window_begin_ != c.window_end_) {
+            deliver(c);
+        } else if (c.has(flags::window_inline) || c.window_ != 0) {
+            c.release_window();
+        }
+        settle(c);
+    }
+
+    void received(connection& c, const event& e) noexcept {
+        const bool into = c.has(flags::receiving_into);
+        if (e.disarmed) {
+            c.unset(flags::receiving | flags::receiving_into | flags::stopping);
+        }
+        c.bytes_in_ += e.byte_count;
+        core_.counts.bytes_in += e.byte_count;
+        if (c.state_ == kind::closing || c.has(flags::close_wanted)) {
+            discard(c, e, into);
+        } else {
+            if (e.byte_count != 0 && c.state_ == kind::open && !c.has(flags::is_parked)) {
+                c.in_at_ = core_.now_up_ms;
+            }
+            if (e.buffer_index != none_index) {
+                append(c, e.buffer_index, e.byte_count);
+            } else if (into) {
+                c.window_end_ += e.byte_count;
+            }
+            if (c.state_ == kind::preface) {
+                read_preface(c);
+            } else if (e.byte_count != 0 || c.has(flags::data_due)) {
+                deliver(c);
+            }
+        }
+        settle(c);
+    }
+
+    void discard(connection& c, const event& e, bool into) noexcept {
+        if (e.buffer_index != none_index) {
+            core_.pool.give(e.buffer_index, side::input, e.byte_count);
+        } else if (into && e.byte_count != 0) {
+            if (c.has(flags::discarding)) {
+                wipe(core_.ingress[core_.index_of(c)] + scratch_at, e.byte_count);
+            } else {
+                c.window_end_ += e.byte_count;
+            }
+        }
+    }
+
+    /// A received buffer becomes the window, or is copied behind what the window still holds, or
+    /// waits as the second buffer. No more than these two can be needed: a receive into the pool is
+    /// only started with an empty window, for at most one buffer of credit, and may go over by one.
+    void append(connection& c, std::uint32_t index, std::uint32_t count) noexcept {
+        if (c.window_ == 0 && !c.has(flags::window_inline)) {
+            c.window_ = index + 1;
+            c.window_begin_ = 0;
+            c.window_end_ = count;
+            return;
+        }
+        if (c.overflow_ == 0) {
+            c.overflow_ = index + 1;
+            c.overflow_end_ = count;
+        } else {
+            NETIO_ASSERT(c.overflow_end_ + count <= core_.pool.buffer_bytes());
+            std::memcpy(core_.pool.data(c.overflow_ - 1) + c.overflow_end_,
+                        core_.pool.data(index), count);
+            core_.counts.bytes_copied += count;
+            c.overflow_end_ += count;
+            core_.pool.give(index, side::input, count);
+        }
+        refill_window(c);
+    }
+
+    /// Makes room at the window's end and fills it from the second buffer.
+    void refill_window(connection& c) noexcept {
+        if (c.overflow_ == 0) {
+            return;
+        }
+        if (c.window_ == 0) {
+            c.window_ = c.overflow_;
+            c.window_end_ = c.overflow_end_;
+            c.overflow_ = c.overflow_end_ = 0;
+            return;
+        }
+        compact(c, c.overflow_end_);
+        const std::uint32_t room = c.window_capacity() - c.window_end_;
+        const std::uint32_t count = room < c.overflow_end_ ? room : c.overflow_end_;
+        std::byte* second = core_.pool.data(c.overflow_ - 1);
+        std::memcpy(c.window_memory() + c.window_end_, second, count);
+        core_.counts.bytes_copied += count;
+        c.window_end_ += count;
+        if (count == c.overflow_end_) {
+            core_.pool.give(c.overflow_ - 1, side::input, count);
+            c.overflow_ = c.overflow_end_ = 0;
+        } else {
+            const std::uint32_t left = c.overflow_end_ - count;
+            std::memmove(second, second + count, left);
+            wipe(second + left, count);
+            c.overflow_end_ = left;
+        }
+    }
+
+    /// Moves unconsumed bytes to the front if the free end is shorter than `wanted` and than what was
+    /// consumed in front: so each byte is moved at most once for each byte consumed.
+    void compact(connection& c, std::uint32_t wanted) noexcept {
+        const std::uint32_t room = c.window_capacity() - c.window_end_;
+        if (room >= wanted || room >= c.window_begin_) {
+            return;
+        }
+        std::byte* at = c.window_memory();
+        const std::uint32_t left = c.window_end_ - c.window_begin_;
+        std::memmove(at, at + c.window_begin_, left);
+        core_.counts.bytes_copied += left;
+        wipe(at + left, c.window_end_ - left);
+        c.window_begin_ = 0;
+        c.window_end_ = left;
+    }
+
+    /// Offers the window to the handler, once.
+    void deliver(connection& c) noexcept {
+        if (!c.wants_data()) {
+            c.set(flags::data_due);
+            return;
+        }
+        if (c.has(flags::receiving_into)) {
+            // The handler may move the window away: first take it back from the kernel.
+            c.set(flags::data_due);
+            stop_receive(c);
+            return;
+        }
+        c.unset(flags::data_due);
+        const bytes in = c.input();
+        if (!in.empty()) {
+            c.unset(flags::refused);
+            core_.moved_bytes = 0;
+            const std::size_t consumed = handler_.on_data(c, in);
+            after_callback();
+            consume(c, in.size(), consumed);
+        }
+        after_input(c);
+    }
+
+    void consume(connection& c, std::size_t offered, std::size_t consumed) noexcept {
+        NETIO_ASSERT(consumed <= offered);
+        NETIO_ASSERT(consumed >= core_.moved_bytes || consumed == 0);
+        if (core_.moved_bytes == 0) {
+            c.window_begin_ += static_cast<std::uint32_t>(consumed);
+        }
+        if (c.window_begin_ == c.window_end_) {
+            c.release_window();
+            if (c.overflow_ != 0) {
+                refill_window(c);
+                c.set(flags::data_due);
+            }
+            return;
+        }
+        if (c.overflow_ != 0) {
+            const std::uint32_t before = c.window_end_ - c.window_begin_;
+            refill_window(c);
+            if (c.window_end_ - c.window_begin_ > before) {
+                c.set(flags::data_due);
+            }
+        }
+        const bool full = c.window_end_ - c.window_begin_ == core_.pool.buffer_bytes();
+        if (full && consumed == 0 && c.wants_data() && !c.has(flags::refused)) {
+            c.because(close_kind::input_too_long);
+            c.set(flags::kill_wanted);
+        }
+    }
+
+    /// The peer finished, and nothing more can be delivered: on_end, once.
+    void after_input(connection& c) noexcept {
+        if (!c.has(flags::peer_ended) || c.has(flags::end_told) || !c.wants_data() ||
+            c.has(flags::data_due)) {
+            return;
+        }
+        if (c.window_begin_ != c.window_end_ && c.has(flags::refused)) {
+            return;
+        }
+        c.set(flags::end_told);
+        if constexpr (detail::names_on_end<Handler>) {
+            handler_.on_end(c);
+            after_callback();
+        } else {
+            c.because(close_kind::peer_closed);
+            c.set(flags::close_wanted | flags::end_wanted);
+        }
+        c.release_window();
+    }
+
+    void ended(connection& c) noexcept {
+        c.unset(flags::receiving | flags::receiving_into | flags::stopping);
+        c.set(flags::peer_ended);
+        if (c.state_ == kind::preface) {
+            if (c.window_begin_ == c.window_end_) {
+                c.because(close_kind::peer_closed);
+                begin_close(c, false);
+            } else {
+                c.because(close_kind::proxy_invalid,
+                          static_cast<std::uint16_t>(error::header_unfinished));
+                begin_close(c, true);
+            }
+        } else if (c.state_ == kind::open && !c.has(flags::close_wanted)) {
+            if (c.has(flags::data_due)) {
+                deliver(c);
+            } else {
+                after_input(c);
+            }
+        }
+        settle(c);
+    }
+
+    void connected(connection& c, const event& e) noexcept {
+        c.handle_ = e.handle;
+        if (c.state_ == kind::connecting) {
+            ++core_.counts.connected;
+            open_connection(c);
+        }
+    }
+
+    static close_kind kind_of(error why) noexcept {
+        return why == error::connection_reset || why == error::broken_pipe ||
+                       why == error::connection_aborted
+                   ? close_kind::peer_reset
+                   : close_kind::io;
+    }
+
+    void failed(connection& c, const event& e) noexcept {
+        if (e.op == operation::connect) {
+            // The backend has let go of it: there is nothing to close.
+            c.because(close_kind::connect_failed, static_cast<std::uint16_t>(e.why));
+            finish(c);
+            return;
+        }
+        c.because(kind_of(e.why), static_cast<std::uint16_t>(e.why));
+        if (e.op == operation::receive) {
+            c.unset(flags::receiving | flags::receiving_into | flags::stopping);
+            begin_close(c, true);
+            return;
+        }
+        c.unset(flags::sending);
+        c.set(flags::output_dead);
+        if (c.output_.words != 0) {
+            c.output().clear();
+        }
+        // What the peer sent before it vanished is still to be had; the receive will end of itself.
+        if (c.state_ != kind::closing && (c.has(flags::peer_ended) || !c.wants_data())) {
+            begin_close(c, true);
+        }
+        settle(c);
+    }
+
+    // ---- output
+
+    void sent(connection& c, const event& e) noexcept {
+        c.unset(flags::sending);
+        if (c.state_ == kind::closing) {
+            return;
+        }
+        c.output().drop_sent(e.byte_count);
+        c.bytes_out_ += e.byte_count;
+        core_.counts.bytes_out += e.byte_count;
+        c.out_at_ = core_.now_up_ms;
+        if (c.has(flags::refused)) {
+            offer_room(c);
+        }
+        settle(c);
+    }
+
+    /// Output was refused, and now there is room.
+    void offer_room(connection& c) noexcept {
+        if (!c.open_for_output()) {
+            return;
+        }
+        if (c.room() == 0) {
+            if (core_.pool.room(side::output) == 0) {
+                core_.wait_for_pool(c);
+            }
+            return;
+        }
+        c.unset(flags::refused);
+        if constexpr (detail::names_on_writable<Handler>) {
+            handler_.on_writable(c);
+            after_callback();
+        }
+        if (c.window_begin_ != c.window_end_ || c.has(flags::peer_ended)) {
+            deliver(c);
+        }
+    }
+
+    void start_output(connection& c) noexcept {
+        if (c.output_.words == 0 || c.has(flags::sending | flags::output_dead)) {
+            return;
+        }
+        bytes slices[output_pieces_max];
+        const std::uint32_t count = c.output().gather(slices);
+        c.set(flags::sending);
+        c.out_at_ = core_.now_up_ms;
+        w_.backend.start_send(who_of(c), {slices, count});
+    }
+
+    /// Output is flushed: what was to follow it.
+    void finish_output(connection& c) noexcept {
+        if (!c.has(flags::end_wanted) || c.has(flags::sending) ||
+            (c.output_.words != 0 && !c.has(flags::output_dead))) {
+            return;
+        }
+        const bool both_done = c.has(flags::peer_ended) || c.has(flags::output_dead);
+        if (c.has(flags::close_wanted) && both_done) {
+            begin_close(c, false);
+            return;
+        }
+        if (!c.has(flags::end_done)) {
+            c.set(flags::end_done);
+            w_.backend.end_send(who_of(c));
+        }
+        if (c.has(flags::close_wanted)) {
+            start_linger(c);
+        } else if (c.has(flags::end_told)) {
+            c.because(close_kind::peer_closed);
+            begin_close(c, false);
+        }
+    }
+
+    void start_linger(connection& c) noexcept {
+        if (c.state_ != kind::open) {
+            return;
+        }
+        c.state_ = kind::draining;
+        c.in_at_ = core_.now_up_ms;
+        if (core_.times_of(c).linger_ms == 0) {
+            begin_close(c, false);
+        }
+    }
+
+    // ---- starting what a connection needs
+
+    /// Looks at a connection after anything happened to it and starts what follows. No callbacks.
+    void settle(connection& c) noexcept {
+        if (c.state_ == kind::closing || c.state_ == kind::free) {
+            return;
+        }
+        if (c.has(flags::kill_wanted)) {
+            begin_close(c, true);
+            return;
+        }
+        if (c.state_ == kind::open) {
+            if (w_.draining && is_idle(c)) {
+                c.because(close_kind::drained);
+                c.set(flags::close_wanted | flags::end_wanted);
+            }
+            start_output(c);
+            finish_output(c);
+        } else if (c.has(flags::close_wanted) && c.state_ != kind::draining) {
+            begin_close(c, true);
+        } else if (c.state_ == kind::draining && c.has(flags::peer_ended)) {
+            begin_close(c, false);
+        }
+        if (c.state_ == kind::closing) {
+            return;
+        }
+        arm_receive(c);
+        if (c.has(flags::data_due) && c.wants_data() && !c.has(flags::stopping)) {
+            core_.owe_data(c);
+        }
+        arm_deadline(c);
+    }
+
+    void settle_touched() noexcept {
+        while (connection* c = core_.pop_touched()) {
+            settle(*c);
+        }
+    }
+
+    /// Discarded bytes go here; the first words of the ingress belong to outgoing connections.
+    static constexpr std::uint32_t scratch_at = 64;
+
+    void arm_receive(connection& c) noexcept {
+        if (c.has(flags::peer_ended) || !c.has(flags::attached) ||
+            c.state_ == kind::connecting) {
+            return;
+        }
+        const bool discarding = c.has(flags::close_wanted);
+        const bool wanted = c.state_ == kind::preface || discarding ||
+                            !c.has(flags::is_paused | flags::is_parked);
+        const bool has_bytes = c.window_begin_ != c.window_end_;
+        if (c.has(flags::receiving)) {
+            const bool wrong_place = !c.has(flags::receiving_into) && has_bytes && !discarding;
+            if (!wanted || wrong_place) {
+                stop_receive(c);
+            }
+            return;
+        }
+        if (!wanted) {
+            return;
+        }
+        if (discarding) {
+            receive_to_discard(c);
+        } else if (c.state_ == kind::preface || has_bytes) {
+            receive_into_window(c);
+        } else {
+            c.set(flags::receiving);
+            w_.backend.start_receive(who_of(c), {}, receive_credit());
+        }
+    }
+
+    void stop_receive(connection& c) noexcept {
+        if (!c.has(flags::stopping)) {
+            c.set(flags::stopping);
+            w_.backend.stop_receive(who_of(c));
+        }
+    }
+
+    std::uint32_t receive_credit() const noexcept {
+        const std::uint32_t most = core_.pool.buffer_bytes();
+        return Backend::receive_credit < most ? Backend::receive_credit : most;
+    }
+
+    void receive_to_discard(connection& c) noexcept {
+        c.release_window();
+        c.set(flags::receiving | flags::receiving_into | flags::discarding);
+        std::byte* scratch = core_.ingress[core_.index_of(c)] + scratch_at;
+        w_.backend.start_receive(who_of(c), {scratch, detail::ingress_bytes - scratch_at}, 0);
+    }
+
+    void receive_into_window(connection& c) noexcept {
+        if (c.has(flags::window_inline) && c.state_ == kind::open) {
+            const std::uint32_t index = core_.pool.take(side::input);
+            if (index != none_index) {
+                take_over_inline(c, index);
+            }
+        }
+        compact(c, core_.pool.buffer_bytes());
+        const std::uint32_t room = c.window_capacity() - c.window_end_;
+        if (room != 0) {
+            c.set(flags::receiving | flags::receiving_into);
+            w_.backend.start_receive(who_of(c), {c.window_memory() + c.window_end_, room}, 0);
+        } else if (c.has(flags::window_inline)) {
+            core_.wait_for_pool(c);
+        }
+    }
+
+    // ---- the end
+
+    void begin_close(connection& c, bool abort) noexcept {
+        if (c.state_ == kind::closing) {
+            return;
+        }
+        NETIO_ASSERT(c.reason_.kind != close_kind::none);
+        NETIO_ASSERT(c.has(flags::attached));
+        c.state_ = kind::closing;
+        core_.wheel_of_connections.cancel(core_.index_of(c));
+        w_.backend.start_close(who_of(c), abort);
+    }
+
+    void closed(connection& c) noexcept {
+        if (c.has(flags::receiving_into) && !c.has(flags::discarding)) {
+            c.window_end_ = c.window_capacity();  // the kernel may have written there unreported
+        }
+        finish(c);
+    }
+
+    void finish(connection& c) noexcept {
+        c.state_ = kind::closing;
+        ++core_.counts.closed;
+        if (c.has(flags::opened)) {
+            if constexpr (detail::names_on_close<Handler>) {
+                handler_.on_close(c, c.reason_);
+                after_callback();
+            }
+        } else if (c.origin_ == origin::connected) {
+            if constexpr (detail::names_on_connect_failed<Handler>) {
+                handler_.on_connect_failed(c.connect_word(), failure_of(c.reason_));
+                after_callback();
+            }
+            tell(c, server_event_kind::connect_failed);
+        }
+        tell(c, server_event_kind::closed);
+        core_.free_slot(c);
+    }
+
+    static error failure_of(close_reason reason) noexcept {
+        switch (reason.kind) {
+        case close_kind::connect_failed:
+            return reason.why();
+        case close_kind::connect_timeout:
+            return error::timed_out;
+        case close_kind::shutdown:
+        case close_kind::drain_deadline:
+            return error::stopped;
+        default:
+            return error::cancelled;
+        }
+    }
+
+    // ---- control: listeners, stop, drain
+
+    std::uint32_t listeners_version() const noexcept {
+        return core_.shared->listeners_version.load(std::memory_order_acquire);
+    }
+    std::uint32_t listener_count() const noexcept {
+        return core_.shared->listener_count.load(std::memory_order_acquire);
+    }
+
+    void control() noexcept {
+        detail::shared_state& shared = *core_.shared;
+        const std::uint32_t version = listeners_version();
+        if (w_.listeners_seen != version && !w_.stopping && !w_.draining) {
+            w_.listeners_seen = version;
+            start_listening();
+        }
+        if (!w_.stopping && shared.stop_wanted.load(std::memory_order_acquire) != 0) {
+            w_.stopping = true;
+            begin_sweep();
+        }
+        const std::uint64_t drain = shared.drain_ms.load(std::memory_order_acquire);
+        if (!w_.draining && drain != 0) {
+            w_.draining = true;
+            w_.drain_due_ms = core_.now_up_ms + drain - 1;
+            server_event told;
+            told.kind = server_event_kind::drain_started;
+            tell(told);
+            begin_sweep();
+        }
+        if (w_.draining && !w_.drain_late && core_.now_ms >= w_.drain_due_ms) {
+            w_.drain_late = true;
+            begin_sweep();
+        }
+        if (w_.sweeping) {
+            sweep();
+        }
+        if ((w_.stopping || w_.draining) && core_.slots.in_use() == 0 && !w_.finished) {
+            finish_worker();
+        }
+    }
+
+    void finish_worker() noexcept {
+        w_.finished = true;
+        if (w_.draining) {
+            server_event told;
+            told.kind = server_event_kind::drain_finished;
+            tell(told);
+        }
+    }
+
+    void start_listening() noexcept {
+        for (std::uint32_t at = 0; at < listener_count(); ++at) {
+            if (!w_.watches[at].accepting && !w_.watches[at].resting) {
+                start_accept(at);
+            }
+        }
+        for (std::uint32_t at = core_.worker_index; at < w_.socket_count;
+             at += core_.shared->worker_count) {
+            detail::datagram_entry& socket = w_.sockets[at];
+            if (socket.in_use && !socket.receiving) {
+                socket.receiving =
+                    static_cast<bool>(w_.backend.start_receive_from(socket.handle, token::of(at, 1)));
+            }
+        }
+    }
+
+    void start_accept(std::uint32_t listener) noexcept {
+        if (w_.stopping || w_.draining) {
+            return;
+        }
+        const socket_handle handle = core_.shared->listeners[listener].handle;
+        const os_status started = w_.backend.start_accept(handle, token::of(listener, 1));
+        w_.watches[listener].accepting = static_cast<bool>(started);
+        if (!started) {
+            event e;
+            e.why = started.why;
+            e.os_code = started.os_code;
+            rest(listener, e);
+        }
+    }
+
+    void begin_sweep() noexcept {
+        w_.sweeping = true;
+        w_.sweep_at = 0;
+        if (w_.accept_stopped == 0) {
+            w_.accept_stopped = 1;
+            w_.next_resume_ms = wheel::never;
+            for (std::uint32_t at = 0; at < listener_count(); ++at) {
+                w_.watches[at].resting = false;
+                if (w_.watches[at].accepting) {
+                    w_.watches[at].accepting = false;
+                    w_.backend.stop_accept(token::of(at, 1));
+                }
+            }
+        }
+    }
+
+    /// Looks at every live slot once, a bounded number a turn.
+    void sweep() noexcept {
+        std::uint32_t left = turn_bounds::swept_slots;
+        while (w_.sweep_at < core_.slots.used_end() && left != 0) {
+            const std::uint32_t index = w_.sweep_at++;
+            --left;
+            if (core_.slots.is_live(index)) {
+                sweep_one(core_.hot[index]);
+            }
+        }
+        if (w_.sweep_at >= core_.slots.used_end()) {
+            w_.sweeping = false;
+        }
+        settle_touched();
+    }
+
+    void sweep_all() noexcept {
+        w_.sweep_at = 0;
+        do {
+            sweep();
+        } while (w_.sweeping && w_.sweep_at < core_.slots.used_end());
+    }
+
+    void sweep_one(connection& c) noexcept {
+        if (c.state_ == kind::closing) {
+            return;
+        }
+        if (w_.stopping || w_.drain_late) {
+            c.because(w_.stopping ? close_kind::shutdown : close_kind::drain_deadline);
+            begin_close(c, true);
+            return;
+        }
+        if (c.state_ != kind::open) {
+            if (c.state_ != kind::draining) {
+                c.because(close_kind::drained);
+                begin_close(c, true);
+            }
+            return;
+        }
+        if constexpr (detail::names_on_drain<Handler>) {
+            if (!c.has(flags::close_wanted)) {
+                handler_.on_drain(c);
+                after_callback();
+            }
+        }
+        settle(c);
+    }
+
+    /// Nothing under way: a drain need not wait for it.
+    static bool is_idle(const connection& c) noexcept {
+        return c.output_.words == 0 && c.window_begin_ == c.window_end_ && c.overflow_ == 0 &&
+               !c.has(flags::in_exchange | flags::is_parked | flags::close_wanted |
+                      flags::is_paused);
+    }
+
+    // ---- posts, and those who wait
+
+    void take_posts() noexcept {
+        post taken{};
+        for (std::uint32_t at = 0; at < turn_bounds::posts && core_.posts.pop(taken); ++at) {
+            connection* c = core_.find({taken.id});
+            if (c == nullptr || !c->has(flags::opened) || c->state_ == kind::closing) {
+                ++core_.counts.posts_stale;
+                continue;
+            }
+            c->stop_parking();
+            if constexpr (detail::names_on_post<Handler>) {
+                handler_.on_post(*c, taken.word);
+                after_callback();
+            }
+            settle(*c);
+            settle_touched();
+        }
+    }
+
+    bool pool_has_room() const noexcept {
+        return core_.pool.room(side::output) != 0 || core_.pool.room(side::input) != 0;
+    }
+
+    /// Buffers came back: those who were refused one, first come, first served.
+    void serve_waiting() noexcept {
+        for (std::uint32_t left = core_.waiting_count; left != 0 && pool_has_room(); --left) {
+            connection* c = core_.pop_waiting();
+            if (c->has(flags::refused)) {
+                offer_room(*c);
+            }
+            settle(*c);
+            settle_touched();
+        }
+    }
+
+    /// on_data that is owed for another reason than fresh bytes.
+    void serve_owed() noexcept {
+        for (std::uint32_t left = core_.due_count; left != 0; --left) {
+            connection* c = core_.pop_due();
+            if (c == nullptr) {
+                break;
+            }
+            if (c->has(flags::data_due)) {
+                deliver(*c);
+            }
+            settle(*c);
+            settle_touched();
+        }
+    }
+
+    // ---- datagrams
+
+    void datagram_event(const event& e) noexcept {
+        detail::datagram_entry& socket = w_.sockets[e.who.index()];
+        if (e.kind != event_kind::received) {
+            socket.receiving = false;
+            return;
+        }
+        ++core_.counts.datagrams_in;
+        if constexpr (detail::names_on_datagram<Handler>) {
+            static constexpr detail::datagram_calls calls{&send_datagram, &Backend::local_of};
+            datagram in;
+            in.source = e.peer;
+            in.peer = e.peer;
+            in.payload = {core_.pool.data(e.buffer_index), e.byte_count};
+            in.truncated = e.truncated;
+            if (unwrap(socket, in)) {
+                datagram_socket via(&w_, calls, {e.who.index()}, socket.handle);
+                handler_.on_datagram(via, in);
+                after_callback();
+            } else {
+                ++core_.counts.datagrams_refused;
+            }
+        }
+        core_.pool.give(e.buffer_index, side::input, e.byte_count);
+        settle_touched();
+    }
+
+    /// Takes the PROXY header off a datagram. False: none, a bad one, or from a stranger.
+    bool unwrap(const detail::datagram_entry& socket, datagram& in) const noexcept {
+        if (socket.proxy_required == proxy_mode::off) {
+            return true;
+        }
+        if (!trusts(socket.trusted_first, socket.trusted_count, in.peer)) {
+            return false;
+        }
+        const auto found = proxy::parse(in.payload, {});
+        if (found.status != parse_status::complete) {
+            return false;
+        }
+        in.payload = in.payload.subspan(found.consumed);
+        in.tlvs = found.value.tlvs;
+        if (found.value.cmd == proxy::command::proxy &&
+            (found.value.fam == proxy::family::ipv4 || found.value.fam == proxy::family::ipv6)) {
+            in.source = found.value.source;
+            in.proxied = true;
+        }
+        return true;
+    }
+
+    static bool send_datagram(void* worker, std::uint32_t socket, const endpoint& to,
+                              bytes payload) noexcept {
+        state& w = *static_cast<state*>(worker);
+        worker_core_t& core = w.core;
+        if (socket >= w.socket_count || !w.sockets[socket].in_use ||
+            payload.size() > core.pool.buffer_bytes() || w.send_slots.capacity() == 0) {
+            return false;
+        }
+        const std::uint32_t slot = w.send_slots.take();
+        if (slot == none_index) {
+            return false;
+        }
+        const std::uint32_t index = core.pool.take(side::output);
+        if (index == none_index) {
+            w.send_slots.give(slot);
+            return false;
+        }
+        std::memcpy(core.pool.data(index), payload.data(), payload.size());
+        w.sends[slot].buffer = index + 1;
+        w.sends[slot].byte_count = static_cast<std::uint32_t>(payload.size());
+        w.backend.start_send_to(w.sockets[socket].handle,
+                                token::of(slot, w.sends[slot].header.generation),
+                                {core.pool.data(index), payload.size()}, to);
+        return true;
+    }
+
+    void datagram_sent(const event& e) noexcept {
+        detail::datagram_send& out = w_.sends[e.who.index()];
+        NETIO_ASSERT(w_.send_slots.live(e.who.index(), e.who.generation()));
+        core_.counts.datagrams_out += e.kind == event_kind::sent ? 1 : 0;
+        core_.pool.give(out.buffer - 1, side::output, out.byte_count);
+        out.buffer = out.byte_count = 0;
+        w_.send_slots.give(e.who.index());
+    }
+
+    // ---- the observer
+
+    void tell(server_event& told) noexcept {
+        if constexpr (!std::is_same_v<Events, no_events>) {
+            told.worker = core_.worker_index;
+            events_->on_event(told);
+        } else {
+            static_cast<void>(told);
+        }
+    }
+    void tell(const connection& c, server_event_kind what) noexcept {
+        if constexpr (!std::is_same_v<Events, no_events>) {
+            server_event told;
+            told.kind = what;
+            told.reason = c.reason_;
+            told.why = what == server_event_kind::connect_failed ? failure_of(c.reason_)
+                                                                 : error::none;
+            told.listener = c.listener_;
+            told.id = c.id();
+            told.source = c.source();
+            told.bytes_in = c.bytes_in_;
+            told.bytes_out = c.bytes_out_;
+            told.lifetime_ms = c.age_ms();
+            tell(told);
+        } else {
+            static_cast<void>(c);
+            static_cast<void>(what);
+        }
+    }
+
+    static os_status start_connect(detail::worker_core& core, std::uint32_t index,
+                                   const stream_address& to) noexcept {
+        // The core is the first member of its state.
+        state& w = *reinterpret_cast<state*>(&core);
+        return w.backend.start_connect(to, core.shared->outgoing_socket,
+                                       token::of(index, core.slots.generation(index)));
+    }
+
+    using worker_core_t = detail::worker_core;
+
+    state& w_;
+    detail::worker_core& core_;
+    Handler& handler_;
+    Events* events_;
+};
+
+NETIO_END
+
+#endif

@@ -1,0 +1,596 @@
+// floor 8 · server.hpp · storage and server: the memory, the listeners, the workers, in one object
+#ifndef NETIO_SERVER_HPP
+#define NETIO_SERVER_HPP
+
+#include "platform/default_backend.hpp"
+#include "src/reactor.hpp"
+
+#include <cstdio>
+
+NETIO_BEGIN
+
+/// The memory of a server, sized at compile time: `constinit static netio::storage<{...}> memory;`
+/// lands in .bss. Serves one server; for another it must be all-zero again.
+template <limits Sizes, class Backend = default_backend>
+struct storage {
+    static_assert(wrong_field(Sizes) == nullptr, "netio: a field of the limits is out of range");
+    static constexpr limits sizes = Sizes;
+    static constexpr std::size_t byte_count = detail::storage_layout<Backend>::of(Sizes).total;
+
+    alignas(detail::page_bytes) std::byte memory[byte_count];
+};
+
+/// Memory sized at run time: all-zero bytes (fresh from mmap, calloc or static), at least
+/// `bytes_needed<Backend>(sizes)`. Must outlive the server.
+struct storage_view {
+    mutable_bytes memory{};
+    limits sizes{};
+};
+
+/// Names a listener of a server.
+struct listener_id {
+    std::uint32_t index = 0;
+    constexpr bool operator==(const listener_id&) const noexcept = default;
+};
+
+/// Everything a server counts, summed over its workers. Exact when no worker is running.
+struct server_stats {
+    detail::worker_counters counts{};
+    std::uint32_t open = 0;
+    static constexpr std::size_t pool_count = 6;
+    pool_stats pools[pool_count]{};
+};
+
+/// A network service in a box of memory. Listen, then `run` on each worker's thread. Never
+/// allocates, never starts a thread, never throws.
+///
+/// Which thread may call what: `post`, `stop`, `drain` any (the last two also in signal handlers); `listen` and `open_datagram` before the workers run, or on the only worker's
+/// thread; everything else the thread of the worker it concerns. The destructor ends what is left: by
+/// then no other thread may use the server.
+template <class Handler, class Backend = default_backend, class Gate = allow_all,
+          class Events = no_events>
+class server {
+    static_assert(std::is_same_v<Gate, allow_all>, "netio: gates come with a later release");
+    using state = detail::worker_state<Backend>;
+    using layout = detail::storage_layout<Backend>;
+    using loop = reactor<Handler, Backend, Events>;
+
+public:
+    template <limits Sizes>
+    server(storage<Sizes, Backend>& memory, Handler& handler) noexcept
+        requires std::is_same_v<Events, no_events>
+        : server(storage_view{memory.memory, Sizes}, handler) {}
+    template <limits Sizes>
+    server(storage<Sizes, Backend>& memory, Handler& handler, Events& events) noexcept
+        : server(storage_view{memory.memory, Sizes}, handler, events) {}
+    server(storage_view memory, Handler& handler) noexcept
+        requires std::is_same_v<Events, no_events>
+        : handler_(handler) {
+        build(memory);
+    }
+    server(storage_view memory, Handler& handler, Events& events) noexcept
+        : handler_(handler), events_(&events) {
+        build(memory);
+    }
+    server(const server&) = delete;
+    server& operator=(const server&) = delete;
+    ~server() { tear_down(); }
+
+    /// Whether released memory is overwritten (it is, unless this says no). Before the first run.
+    void wipe_released(bool wanted) noexcept {
+        for (std::uint32_t at = 0; at < worker_count(); ++at) {
+            worker_of(at).core.pool.set_wiping(wanted);
+        }
+    }
+    /// Touches all memory now, so that no page fault comes later (12 to 17 us each on some
+    /// machines). Costs its whole size in resident memory. Before the first run.
+    void prefault() noexcept {
+        for (std::size_t at = 0; at < memory_.size(); at += detail::page_bytes) {
+            auto* byte = reinterpret_cast<volatile std::byte*>(memory_.data() + at);
+            *byte = *byte;
+        }
+    }
+    /// How outgoing connections are made: their deadlines and socket options. Before the first run.
+    void outgoing(const connect_options& chosen) noexcept {
+        if (shared_ != nullptr) {
+            shared_->outgoing_times = chosen.times;
+            shared_->outgoing_socket = chosen.socket;
+        }
+    }
+
+    /// Binds and listens; workers accept once they run. The error is also `failure()`.
+    error listen(const listen_options& wanted, listener_id* id = nullptr) noexcept {
+        if (shared_ == nullptr) {
+            return failure_.code;
+        }
+        failure_ = {};
+        const std::uint32_t index = free_listener();
+        char name[119];
+        const std::string_view where = name_of(wanted.unix_path, wanted.address, wanted.port, name);
+        if (index == none_index) {
+            return fail("listen", where, error::full);
+        }
+        detail::listener_entry& entry = shared_->listeners[index];
+        stream_address address{{}, wanted.unix_path};
+        if (!resolve(wanted, address, where) || !apply(wanted, entry, where)) {
+            return failure_.code;
+        }
+        const os_handle bound = Backend::listen(address, wanted);
+        if (!bound) {
+            return fail("listen", where, bound.status.why, bound.status.os_code);
+        }
+        entry.handle = bound.handle;
+        entry.in_service.store(1, std::memory_order_relaxed);
+        entry.is_unix = !wanted.unix_path.empty();
+        shared_->listener_count.store(index + 1, std::memory_order_release);
+        shared_->listeners_version.fetch_add(1, std::memory_order_release);
+        if (id != nullptr) {
+            id->index = index;
+        }
+        return error::none;
+    }
+    /// The same, giving the listener's name.
+    result<listener_id> add_listener(const listen_options& wanted) noexcept {
+        listener_id id;
+        const error failed = listen(wanted, &id);
+        return failed == error::none ? result<listener_id>(id) : result<listener_id>(failed);
+    }
+    /// Where a listener is bound: its port when 0 was asked for.
+    endpoint local(listener_id id = {}) const noexcept {
+        return id.index < listener_total()
+                   ? Backend::local_of(shared_->listeners[id.index].handle).value
+                   : endpoint{};
+    }
+
+    /// Binds a UDP socket; worker `id % workers` serves it.
+    result<datagram_id> open_datagram(const datagram_options& wanted) noexcept {
+        char name[119];
+        const std::string_view where = name_of({}, wanted.address, wanted.port, name);
+        if (shared_ == nullptr) {
+            return failure_.code;
+        }
+        failure_ = {};
+        std::uint32_t index = 0;
+        while (index < sizes_.datagram_sockets_max && sockets_[index].in_use) {
+            ++index;
+        }
+        if (index == sizes_.datagram_sockets_max) {
+            return fail("open_datagram", where, error::full);
+        }
+        const result<endpoint> at = address_of(wanted.address, wanted.port, wanted.dual_stack);
+        if (!at) {
+            return fail("open_datagram", where, at.why);
+        }
+        detail::datagram_entry& entry = sockets_[index];
+        if (!take_trusted(wanted.trusted, entry.trusted_first, entry.trusted_count, where)) {
+            return failure_.code;
+        }
+        const os_handle bound = Backend::open_datagram(at.value, wanted);
+        if (!bound) {
+            return fail("open_datagram", where, bound.status.why, bound.status.os_code);
+        }
+        entry.handle = bound.handle;
+        entry.proxy_required = wanted.proxy;
+        entry.in_use = true;
+        shared_->listeners_version.fetch_add(1, std::memory_order_release);
+        return datagram_id{index};
+    }
+    endpoint local(datagram_id id) const noexcept {
+        return id.index < sizes_.datagram_sockets_max && sockets_ != nullptr &&
+                       sockets_[id.index].in_use
+                   ? Backend::local_of(sockets_[id.index].handle).value
+                   : endpoint{};
+    }
+
+    // ---- running
+
+    /// Serves as worker `worker` until a stop or drain is complete. none, or why it could not start.
+    error run(std::uint32_t worker = 0) noexcept {
+        const error opened = open(worker);
+        if (opened != error::none) {
+            return opened;
+        }
+        loop turns = loop_of(worker);
+        while (turns.turn(forever_ns)) {
+        }
+        return error::none;
+    }
+    /// One turn, for a loop of one's own: waits at most `ms` (0: not at all). False once a stop or
+    /// drain is complete, or if the worker can't open (see `failure`).
+    bool run_once(std::uint32_t ms = 0, std::uint32_t worker = 0) noexcept {
+        return open(worker) == error::none &&
+               loop_of(worker).turn(std::uint64_t{ms} * 1'000'000);
+    }
+    /// Something a foreign loop can poll for reading, or no_handle. Call `run_once` when it is
+    /// readable or `wait_ms` has passed.
+    socket_handle wait_handle(std::uint32_t worker = 0) noexcept {
+        return open(worker) == error::none ? worker_of(worker).backend.wait_handle() : no_handle;
+    }
+    /// Milliseconds, rounded up, that a foreign loop may sleep; -1: until the handle is readable.
+    std::int64_t wait_ms(std::uint32_t worker = 0) noexcept {
+        if (open(worker) != error::none) {
+            return 0;
+        }
+        const std::uint64_t ns = loop_of(worker).sleep_ns();
+        return ns == forever_ns ? -1 : static_cast<std::int64_t>((ns + 999'999) / 1'000'000);
+    }
+
+    // ---- on a worker's thread
+
+    /// `on_timer(word)` on worker `worker`, not earlier than `ms` from now. error::full: no timer
+    /// is free (limits::timers_max).
+    result<timer_id> after(std::uint64_t ms, std::uint64_t word,
+                           std::uint32_t worker = 0) noexcept {
+        const error opened = open(worker);
+        return opened == error::none ? loop_of(worker).after(ms, word) : result<timer_id>(opened);
+    }
+    /// False if it fired already or never was.
+    bool cancel(timer_id timer, std::uint32_t worker = 0) noexcept {
+        return open(worker) == error::none && loop_of(worker).cancel(timer);
+    }
+    /// Starts an outgoing connection: `on_open` or `on_connect_failed(word, error)` follows.
+    result<connection_id> connect(const endpoint& to, std::uint64_t word = 0,
+                                  std::uint32_t worker = 0) noexcept {
+        const error opened = open(worker);
+        return opened == error::none ? loop_of(worker).connect({to, {}}, word)
+                                     : result<connection_id>(opened);
+    }
+    result<connection_id> connect_unix(std::string_view path, std::uint64_t word = 0,
+                                       std::uint32_t worker = 0) noexcept {
+        const error opened = open(worker);
+        return opened == error::none ? loop_of(worker).connect({{}, path}, word)
+                                     : result<connection_id>(opened);
+    }
+    /// Takes over a connected, non-blocking stream socket; `on_open` runs inside this call. On an
+    /// error it stays the caller's.
+    result<connection_id> adopt(socket_handle handle, std::uint32_t worker = 0) noexcept {
+        const error opened = open(worker);
+        return opened == error::none ? loop_of(worker).adopt(handle)
+                                     : result<connection_id>(opened);
+    }
+    /// Sends one datagram from a socket of this server, on its worker's thread.
+    bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
+        const std::uint32_t worker = worker_count() == 0 ? 0 : from.index % worker_count();
+        return open(worker) == error::none && loop_of(worker).send_to(from, to, payload);
+    }
+
+    // ---- any thread
+
+    /// `on_post(c, word)` on the connection's worker. False: its queue is full. A connection that is
+    /// gone by then is counted as stale.
+    bool post(connection_id to, std::uint64_t word) noexcept {
+        const std::uint32_t per_worker = worker_count() == 0 ? 1 : worker_of(0).core.connections;
+        const std::uint32_t worker = token{to.bits}.index() / per_worker;
+        if (worker >= worker_count() || !worker_of(worker).core.posts.push({to.bits, word})) {
+            return false;
+        }
+        wake(worker);
+        return true;
+    }
+    /// Ends everything at once, with RST; `run` returns when all are closed. Also in a signal handler.
+    void stop() noexcept {
+        if (shared_ != nullptr) {
+            shared_->stop_wanted.store(1, std::memory_order_release);
+            wake_all();
+        }
+    }
+    /// Takes no new connections, closes idle ones at once, lets the others finish, ends what is left
+    /// after `ms`; then `run` returns. Also in a signal handler.
+    void drain(std::uint64_t ms) noexcept {
+        if (shared_ != nullptr) {
+            std::uint64_t none = 0;
+            shared_->drain_ms.compare_exchange_strong(none, ms + 1, std::memory_order_acq_rel);
+            wake_all();
+        }
+    }
+
+    // ---- facts
+
+    /// The first thing that went wrong, with its context; see `describe` and `report`.
+    const netio::failure& failure() const noexcept { return failure_; }
+    std::uint32_t worker_count() const noexcept {
+        return shared_ == nullptr ? 0 : sizes_.workers_max;
+    }
+    const limits& sizes() const noexcept { return sizes_; }
+    std::size_t memory_bytes() const noexcept { return memory_.size(); }
+
+    /// Counts and pools, summed. On a worker's thread, or when none runs.
+    server_stats stats() const noexcept {
+        server_stats out;
+        static constexpr const char* names[] = {"connections",    "input_buffers", "output_buffers",
+                                                "posts",          "timers",        "datagram_sends"};
+        for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
+            out.pools[at].name = names[at];
+        }
+        for (std::uint32_t at = 0; at < worker_count(); ++at) {
+            const state& w = worker_of(at);
+            add(out.counts, w.core.counts);
+            add(out.pools[0], w.core.slots.stats());
+            add(out.pools[1], w.core.pool.stats(side::input));
+            add(out.pools[2], w.core.pool.stats(side::output));
+            add(out.pools[3], w.core.posts.stats());
+            add(out.pools[4], w.timer_slots.stats());
+            add(out.pools[5], w.send_slots.stats());
+        }
+        out.open = shared_ == nullptr ? 0 : shared_->open_count.load(std::memory_order_relaxed);
+        return out;
+    }
+
+private:
+    // ---- building
+
+    void build(storage_view view) noexcept {
+        if (const char* field = wrong_field(view.sizes); field != nullptr) {
+            fail("limits", field, error::limits_invalid);
+            return;
+        }
+        sizes_ = view.sizes;
+        const auto place = layout::of(view.sizes);
+        const auto start = reinterpret_cast<std::uintptr_t>(view.memory.data());
+        const std::size_t skip = (detail::page_bytes - start % detail::page_bytes) %
+                                 detail::page_bytes;
+        if (view.memory.size() < skip + place.total) {
+            failure_.needed = skip + place.total;
+            failure_.given = view.memory.size();
+            fail("storage", "", error::memory_too_small);
+            return;
+        }
+        const std::uint64_t wanted = descriptors_needed(view.sizes);
+        const std::uint64_t allowed = Backend::reserve_descriptors(wanted);
+        if (allowed < wanted) {
+            failure_.needed = wanted;
+            failure_.given = allowed;
+            fail("connections_max", "", error::descriptors_limit);
+            return;
+        }
+        memory_ = view.memory.subspan(skip, place.total);
+        std::byte* base = memory_.data();
+        shared_ = ::new (static_cast<void*>(base + place.shared)) detail::shared_state{};
+        shared_->listeners = reinterpret_cast<detail::listener_entry*>(base + place.listeners);
+        shared_->trusted = reinterpret_cast<network*>(base + place.trusted);
+        shared_->connections_max = view.sizes.connections_max;
+        shared_->worker_count = view.sizes.workers_max;
+        sockets_ = reinterpret_cast<detail::datagram_entry*>(base + place.sockets);
+        workers_ = base + place.workers;
+        worker_bytes_ = place.worker.total;
+        for (std::uint32_t at = 0; at < view.sizes.workers_max; ++at) {
+            detail::build_worker<Backend>(workers_ + at * worker_bytes_, view.sizes, at, *shared_,
+                                          sockets_);
+        }
+    }
+
+    /// Each connection, each listener and UDP socket, the standard three, and a few for each worker.
+    static constexpr std::uint64_t descriptors_needed(const limits& sizes) noexcept {
+        return std::uint64_t{sizes.connections_max} + sizes.listeners_max +
+               sizes.datagram_sockets_max + 4u * sizes.workers_max + 8;
+    }
+
+    void tear_down() noexcept {
+        for (std::uint32_t at = 0; at < worker_count(); ++at) {
+            if (worker_of(at).is_open.load(std::memory_order_acquire) != 0) {
+                loop_of(at).shut_down();
+                worker_of(at).is_open.store(0, std::memory_order_release);
+                worker_of(at).backend.close();
+            }
+        }
+        for (std::uint32_t at = 0; at < listener_total(); ++at) {
+            Backend::close_handle(shared_->listeners[at].handle, false);
+        }
+        for (std::uint32_t at = 0; sockets_ != nullptr && at < sizes_.datagram_sockets_max; ++at) {
+            if (sockets_[at].in_use) {
+                Backend::close_handle(sockets_[at].handle, false);
+            }
+        }
+    }
+
+    error open(std::uint32_t worker) noexcept {
+        if (worker < worker_count() &&
+            worker_of(worker).is_open.load(std::memory_order_relaxed) != 0) {
+            return error::none;
+        }
+        if (shared_ == nullptr) {
+            return failure_.code;
+        }
+        if (worker >= worker_count()) {
+            return error::option_invalid;
+        }
+        const os_status opened = loop_of(worker).open();
+        if (!opened && !open_failed_.exchange(true)) {  // the first of several workers reports
+            fail("open", Backend::name, opened.why, opened.os_code);
+        }
+        return opened.why;
+    }
+
+    /// The state is the first thing in a worker's stretch.
+    state& worker_of(std::uint32_t worker) const noexcept {
+        return *reinterpret_cast<state*>(workers_ + worker * worker_bytes_);
+    }
+    loop loop_of(std::uint32_t worker) noexcept {
+        return loop(worker_of(worker), handler_, events_);
+    }
+
+    // ---- options
+
+    std::uint32_t listener_total() const noexcept {
+        return shared_ == nullptr ? 0 : shared_->listener_count.load(std::memory_order_acquire);
+    }
+    std::uint32_t free_listener() const noexcept {
+        return listener_total() < sizes_.listeners_max ? listener_total() : none_index;
+    }
+
+    static result<endpoint> address_of(std::string_view text, std::uint16_t port,
+                                       bool dual_stack) noexcept {
+        if (text.empty()) {
+            return dual_stack ? any_ipv6(port) : any_ipv4(port);
+        }
+        result<endpoint> at = parse_address(text);
+        at.value.port = port;
+        return at;
+    }
+
+    bool resolve(const listen_options& wanted, stream_address& address,
+                 std::string_view where) noexcept {
+        if (!wanted.unix_path.empty()) {
+            return true;
+        }
+        const result<endpoint> at = address_of(wanted.address, wanted.port, wanted.dual_stack);
+        if (!at) {
+            fail("listen", where, at.why);
+            return false;
+        }
+        address.ip = at.value;
+        return true;
+    }
+
+    bool apply(const listen_options& wanted, detail::listener_entry& entry,
+               std::string_view where) noexcept {
+        if (wanted.header_max < detail::ingress_bytes || wanted.header_max > 65'551) {
+            failure_.needed = detail::ingress_bytes;
+            failure_.given = wanted.header_max;
+            fail("listen", "header_max", error::option_invalid);
+            return false;
+        }
+        if (wanted.header_max > detail::ingress_bytes &&
+            (wanted.header_max > sizes_.buffer_bytes || sizes_.preface_buffers_max == 0)) {
+            failure_.needed = wanted.header_max;
+            failure_.given = sizes_.preface_buffers_max == 0 ? detail::ingress_bytes
+                                                             : sizes_.buffer_bytes;
+            fail("listen", "header_max", error::option_invalid);
+            return false;
+        }
+        if (wanted.proxy == proxy_mode::required && wanted.times.preface_ms != 0 &&
+            wanted.times.preface_ms < 3000) {
+            failure_.needed = 3000;
+            failure_.given = wanted.times.preface_ms;
+            fail("listen", "preface_ms", error::option_invalid);
+            return false;
+        }
+        if (!take_trusted(wanted.trusted, entry.trusted_first, entry.trusted_count, where)) {
+            return false;
+        }
+        entry.times = wanted.times;
+        entry.connections_max = wanted.connections_max;
+        entry.header_max = wanted.header_max;
+        entry.proxy_required = wanted.proxy;
+        entry.versions = wanted.versions;
+        entry.tcp6_with_ipv4 = wanted.tcp6_with_ipv4;
+        return true;
+    }
+
+    /// Parses "a/b, c/d" into the table of trusted networks.
+    bool take_trusted(std::string_view list, std::uint32_t& first, std::uint32_t& count,
+                      std::string_view where) noexcept {
+        first = shared_->trusted_count;
+        count = 0;
+        while (!list.empty()) {
+            const std::size_t comma = list.find(',');
+            std::string_view item = list.substr(0, comma);
+            list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
+            while (!item.empty() && item.front() == ' ') {
+                item.remove_prefix(1);
+            }
+            while (!item.empty() && item.back() == ' ') {
+                item.remove_suffix(1);
+            }
+            const result<network> block = parse_network(item);
+            if (!block || first + count == sizes_.trusted_networks_max) {
+                fail("trusted", block ? where : item, block ? error::full : block.why);
+                return false;
+            }
+            shared_->trusted[first + count++] = block.value;
+        }
+        shared_->trusted_count = first + count;
+        return true;
+    }
+
+    // ---- failing
+
+    static std::string_view name_of(std::string_view path, std::string_view address,
+                                    std::uint16_t port, std::span<char> out) noexcept {
+        detail::line_writer line(out);
+        if (!path.empty()) {
+            return line.put(path).finish();
+        }
+        const bool bare_ipv6 = address.find(':') != std::string_view::npos;
+        line.put(bare_ipv6 ? "[" : "").put(address.empty() ? "0.0.0.0" : address);
+        return line.put(bare_ipv6 ? "]:" : ":").put(std::uint64_t{port}).finish();
+    }
+
+    error fail(const char* operation, std::string_view subject, error why,
+               std::int32_t os_code = 0) noexcept {
+        failure_.operation = operation;
+        failure_.code = why;
+        failure_.os_code = os_code;
+        failure_.os_name = os_code != 0 ? Backend::os_name(os_code) : "";
+        failure_.about(subject);
+        return why;
+    }
+
+    // ---- waking, summing
+
+    void wake(std::uint32_t worker) noexcept {
+        if (worker_of(worker).is_open.load(std::memory_order_acquire) != 0) {
+            worker_of(worker).backend.wake();
+        }
+    }
+    void wake_all() noexcept {
+        for (std::uint32_t at = 0; at < worker_count(); ++at) {
+            wake(at);
+        }
+    }
+
+    static void add(detail::worker_counters& to, const detail::worker_counters& from) noexcept {
+        static_assert(sizeof(to) % sizeof(std::uint64_t) == 0);
+        constexpr std::size_t count = sizeof(to) / sizeof(std::uint64_t);
+        std::uint64_t sums[count];
+        std::uint64_t more[count];
+        std::memcpy(sums, &to, sizeof(to));
+        std::memcpy(more, &from, sizeof(to));
+        for (std::size_t at = 0; at < count; ++at) {
+            sums[at] += more[at];
+        }
+        std::memcpy(&to, sums, sizeof(to));
+    }
+    static void add(pool_stats& to, const pool_stats& from) noexcept {
+        to.capacity += from.capacity;
+        to.in_use += from.in_use;
+        to.high_water += from.high_water;
+        to.refused += from.refused;
+    }
+
+    Handler& handler_;
+    Events* events_ = nullptr;  // none is asked for where Events is no_events
+    netio::failure failure_{};
+    limits sizes_{};
+    mutable_bytes memory_{};
+    detail::shared_state* shared_ = nullptr;
+    detail::datagram_entry* sockets_ = nullptr;
+    std::byte* workers_ = nullptr;
+    std::size_t worker_bytes_ = 0;
+    std::atomic<bool> open_failed_ = false;
+};
+
+template <limits Sizes, class Backend, class Handler>
+server(storage<Sizes, Backend>&, Handler&) -> server<Handler, Backend>;
+template <limits Sizes, class Backend, class Handler, class Events>
+server(storage<Sizes, Backend>&, Handler&, Events&) -> server<Handler, Backend, allow_all, Events>;
+template <class Handler>
+server(storage_view, Handler&) -> server<Handler>;
+template <class Handler, class Events>
+server(storage_view, Handler&, Events&) -> server<Handler, default_backend, allow_all, Events>;
+
+/// For the end of main: one line to standard error if something failed, and the exit code.
+template <class Handler, class Backend, class Gate, class Events>
+int report(const char* program, const server<Handler, Backend, Gate, Events>& of) noexcept {
+    if (!of.failure()) {
+        return 0;
+    }
+    char line[320];
+    describe(of.failure(), line);
+    std::fprintf(stderr, "%s: %s\n", program, line);
+    return 1;
+}
+
+NETIO_END
+
+#endif
