@@ -113,6 +113,7 @@ public:
         : at_(from.data()), end_(from.data() + from.size()) {}
 
     constexpr bool at_end() const noexcept { return at_ == end_; }
+    constexpr std::size_t left() const noexcept { return static_cast<std::size_t>(end_ - at_); }
     constexpr bool next_is(char letter) const noexcept { return at_ != end_ && *at_ == letter; }
     constexpr bool take(char letter) noexcept {
         if (!next_is(letter)) {
@@ -349,17 +350,12 @@ constexpr void put_hex(line_writer& to, unsigned value) noexcept {
     }
 }
 
-/// RFC 5952: lower case, no leading zeros, "::" for the longest run of at least two zero groups,
-/// the first of equal ones; mapped addresses with a dotted tail (section 5).
-constexpr void put_ipv6(line_writer& to, const endpoint& of) noexcept {
-    if (is_mapped(of)) {
-        to.put("::ffff:");
-        put_ipv4(to, &of.address[12]);
-        return;
-    }
+/// RFC 5952 section 4: lower case, no leading zeros, "::" for the longest run of at least two zero
+/// groups, the first of equal ones.
+constexpr void put_ipv6_groups(line_writer& to, const std::uint8_t* from) noexcept {
     std::array<unsigned, 8> groups{};
     for (std::size_t at = 0; at < 8; ++at) {
-        groups[at] = static_cast<unsigned>(of.address[2 * at]) << 8 | of.address[2 * at + 1];
+        groups[at] = static_cast<unsigned>(from[2 * at]) << 8 | from[2 * at + 1];
     }
     std::size_t run_index = 8;
     std::size_t run_count = 1;
@@ -381,6 +377,16 @@ constexpr void put_ipv6(line_writer& to, const endpoint& of) noexcept {
         }
         to.put(at == 0 || at == run_index + run_count ? "" : ":");
         put_hex(to, groups[at]);
+    }
+}
+
+/// Mapped addresses with a dotted tail (RFC 5952 section 5).
+constexpr void put_ipv6(line_writer& to, const endpoint& of) noexcept {
+    if (is_mapped(of)) {
+        to.put("::ffff:");
+        put_ipv4(to, &of.address[12]);
+    } else {
+        put_ipv6_groups(to, of.address.data());
     }
 }
 

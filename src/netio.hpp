@@ -13,5 +13,6 @@
 #include "src/wheel.hpp"
 #include "src/buffer_pool.hpp"
 #include "src/post_queue.hpp"
+#include "src/proxy.hpp"
 
 #endif
