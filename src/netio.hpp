@@ -14,5 +14,6 @@
 #include "src/buffer_pool.hpp"
 #include "src/post_queue.hpp"
 #include "src/proxy.hpp"
+#include "src/envelope.hpp"
 
 #endif
