@@ -202,19 +202,36 @@ constexpr std::uint8_t descriptor_redact = 2;
 constexpr std::uint8_t descriptor_path = 4;
 constexpr std::size_t budget_bytes = 7 * 8;
 
-/// Where ASCII ends: `end`, or somewhere in the last eight bytes before the first other byte.
-NETIO_INLINE const std::byte* skip_ascii(const std::byte* at, const std::byte* end) noexcept {
-    constexpr std::uint64_t high_bits = 0x8080808080808080u;
-    while (end - at >= 16) {
-        const auto both = load_native<std::uint64_t>(at) | load_native<std::uint64_t>(at + 8);
-        if ((both & high_bits) != 0) {
-            return at;
+constexpr std::uint64_t high_bits = 0x8080808080808080u;    // none set: eight letters of ASCII
+
+/// True if all is ASCII. Made for the short texts of an envelope: two loads that may overlap.
+NETIO_INLINE bool ascii_only(const std::byte* at, std::size_t count) noexcept {
+    if (count >= 8) {
+        const std::byte* const last = at + count - 8;
+        auto seen = load_native<std::uint64_t>(last);
+        for (; at < last; at += 8) {
+            seen |= load_native<std::uint64_t>(at);
         }
+        return (seen & high_bits) == 0;
+    }
+    if (count >= 4) {
+        const auto both = load_native<std::uint32_t>(at) |
+                          load_native<std::uint32_t>(at + count - 4);
+        return (both & static_cast<std::uint32_t>(high_bits)) == 0;
+    }
+    return count == 0 || (at[0] | at[count / 2] | at[count - 1]) < std::byte{0x80};
+}
+
+/// The first byte that is not ASCII, or `end`.
+inline const std::byte* skip_ascii(const std::byte* at, const std::byte* end) noexcept {
+    while (end - at >= 16 && ((load_native<std::uint64_t>(at) |
+                               load_native<std::uint64_t>(at + 8)) & high_bits) == 0) {
         at += 16;
     }
-    if (end - at >= 8) {
-        if ((load_native<std::uint64_t>(at) & high_bits) != 0) {
-            return at;
+    while (end - at >= 8) {
+        const auto high = load_little<std::uint64_t>(at) & high_bits;
+        if (high != 0) {
+            return at + std::countr_zero(high) / 8;
         }
         at += 8;
     }
@@ -229,13 +246,10 @@ constexpr bool in_range(std::byte octet, unsigned low, unsigned high) noexcept {
     return number >= low && number <= high;
 }
 
-/// Bytes of the sequence at `at` (RFC 3629, section 4), 0 if it is none: a stray continuation, an
-/// overlong form, a surrogate, past U+10FFFF, or cut.
+/// Bytes of the sequence at `at` that is not ASCII (RFC 3629, section 4), 0 if it is none: a stray
+/// continuation, an overlong form, a surrogate, past U+10FFFF, or cut.
 inline std::size_t utf8_width(const std::byte* at, std::size_t left) noexcept {
     const auto lead = std::to_integer<unsigned>(at[0]);
-    if (lead < 0x80) {
-        return 1;
-    }
     if (lead < 0xC2 || lead > 0xF4) {
         return 0;
     }
@@ -252,15 +266,16 @@ inline std::size_t utf8_width(const std::byte* at, std::size_t left) noexcept {
     return good ? width : 0;
 }
 
-/// The rest of utf8_valid, entered at the first word that holds more than ASCII.
-inline bool utf8_valid_mixed(const std::byte* at, const std::byte* end) noexcept {
+/// utf8_valid for long texts and for more than ASCII.
+inline bool utf8_valid_long(const std::byte* at, const std::byte* end) noexcept {
+    at = skip_ascii(at, end);
     while (at != end) {
         const std::size_t width = utf8_width(at, static_cast<std::size_t>(end - at));
         if (width == 0) {
             return false;
         }
         at += width;
-        if (width == 1) {
+        if (at != end && *at < std::byte{0x80}) {
             at = skip_ascii(at, end);
         }
     }
@@ -268,10 +283,34 @@ inline bool utf8_valid_mixed(const std::byte* at, const std::byte* end) noexcept
 }
 
 NETIO_INLINE bool utf8_valid(std::string_view text) noexcept {
-    const bytes raw = as_bytes(text);
-    const std::byte* const end = raw.data() + raw.size();
-    const std::byte* const at = skip_ascii(raw.data(), end);
-    return NETIO_LIKELY(at == end) || utf8_valid_mixed(at, end);
+    const std::byte* const at = as_bytes(text).data();
+    return (text.size() < 64 && NETIO_LIKELY(ascii_only(at, text.size()))) ||
+           utf8_valid_long(at, at + text.size());
+}
+
+/// memcpy for the short pieces of an envelope: without a call up to 16 bytes.
+NETIO_INLINE void copy_piece(std::byte* to, bytes from) noexcept {
+    const std::size_t count = from.size();
+    const std::byte* const at = from.data();
+    if (count > 16) {
+        std::memcpy(to, at, count);
+    } else if (count >= 8) {
+        const auto front = load_native<std::uint64_t>(at);
+        const auto back = load_native<std::uint64_t>(at + count - 8);
+        std::memcpy(to, &front, 8);
+        std::memcpy(to + count - 8, &back, 8);
+    } else if (count >= 4) {
+        const auto front = load_native<std::uint32_t>(at);
+        const auto back = load_native<std::uint32_t>(at + count - 4);
+        std::memcpy(to, &front, 4);
+        std::memcpy(to + count - 4, &back, 4);
+    } else if (count != 0) {
+        const std::byte middle = at[count / 2];
+        const std::byte back = at[count - 1];
+        to[0] = at[0];
+        to[count / 2] = middle;
+        to[count - 1] = back;
+    }
 }
 
 /// Reads wire items front to back. Checked: against the end, for bytes of a stranger. Not checked:
@@ -875,6 +914,15 @@ inline error decode_head(reader<true>& in, const wire_limits& limits, envelope& 
 }
 
 inline error decode_sections(bytes input, const wire_limits& limits, envelope& out) noexcept {
+    if (!limits.valid()) {
+        return error::limits_invalid;
+    }
+    if (input.size() < envelope_bytes_min) {
+        return error::rpc_wire;
+    }
+    if (input.size() > limits.bytes_max) {
+        return error::rpc_limit;
+    }
     reader<true> in{input.data(), input.data() + input.size()};
     if (const error why = decode_head(in, limits, out); why != error::none) {
         return why;
@@ -906,22 +954,15 @@ inline error decode_sections(bytes input, const wire_limits& limits, envelope& o
 /// envelope is a broken one. Errors: rpc_wire, rpc_capability_table, rpc_limit (over `limits`),
 /// limits_invalid (one of `limits` is 0). Time is linear in the input. Any thread.
 inline parsed<envelope> decode(bytes input, const wire_limits& limits = {}) noexcept {
-    if (!limits.valid()) {
-        return parsed<envelope>::invalid(error::limits_invalid);
-    }
-    if (input.size() < envelope_bytes_min) {
-        return parsed<envelope>::invalid(error::rpc_wire);
-    }
-    if (input.size() > limits.bytes_max) {
-        return parsed<envelope>::invalid(error::rpc_limit);
-    }
     parsed<envelope> out;
     out.why = detail::decode_sections(input, limits, out.value);
-    if (out.why != error::none) {
-        return parsed<envelope>::invalid(out.why);
+    if (NETIO_LIKELY(out.why == error::none)) {
+        out.status = parse_status::complete;
+        out.consumed = static_cast<std::uint32_t>(input.size());
+    } else {
+        out.status = parse_status::invalid;
+        out.value = {};
     }
-    out.status = parse_status::complete;
-    out.consumed = static_cast<std::uint32_t>(input.size());
     return out;
 }
 
@@ -1115,9 +1156,7 @@ NETIO_INLINE bool writer::put_sized(bytes content) noexcept {
         return false;
     }
     detail::store_little(to, static_cast<std::uint32_t>(content.size()));
-    if (!content.empty()) {
-        std::memcpy(to + 4, content.data(), content.size());
-    }
+    detail::copy_piece(to + 4, content);
     return true;
 }
 
@@ -1216,9 +1255,7 @@ inline writer& writer::sized(value_tag tag, bytes content) noexcept {
         return *this;
     }
     detail::store_little(to, static_cast<std::uint32_t>(content.size()));
-    if (!content.empty()) {
-        std::memcpy(to + 4, content.data(), content.size());
-    }
+    detail::copy_piece(to + 4, content);
     return *this;
 }
 
