@@ -15,5 +15,8 @@
 #include "src/post_queue.hpp"
 #include "src/proxy.hpp"
 #include "src/envelope.hpp"
+#include "platform/contract.hpp"
+#include "platform/socket_posix.hpp"
+#include "platform/epoll.hpp"
 
 #endif

@@ -1,0 +1,1363 @@
+// floor 6 · epoll.hpp · the Linux backend over epoll: registered once, edge-triggered
+#ifndef NETIO_EPOLL_HPP
+#define NETIO_EPOLL_HPP
+
+#include "platform/socket_posix.hpp"
+
+#if NETIO_HAS_EPOLL
+
+#include <atomic>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+NETIO_BEGIN
+
+/// The system calls of the epoll backend, one function each: what the system returned, the reason
+/// in errno. Tests put their own in place of it to count calls and to let the n-th one fail.
+struct linux_sys {
+    static constexpr bool abstract_names = true;
+    static constexpr int quick_ack_option = TCP_QUICKACK;
+    static constexpr int user_timeout_option = TCP_USER_TIMEOUT;
+    static constexpr int keepalive_idle_option = TCP_KEEPIDLE;
+    static constexpr int defer_accept_option = TCP_DEFER_ACCEPT;
+    static constexpr int fast_open_option = TCP_FASTOPEN;
+    static constexpr int bind_device_option = SO_BINDTODEVICE;
+
+    // Flags at creation, SIGPIPE and accept are what POSIX systems differ in.
+    static int open_socket(int family, int type) noexcept {
+        return ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    }
+    static int accept(int from, sockaddr* peer, socklen_t* size) noexcept {
+        return ::accept4(from, peer, size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    }
+    static ssize_t send(int to, const void* from, std::size_t count) noexcept {
+        return ::send(to, from, count, MSG_NOSIGNAL);
+    }
+    static ssize_t send_message(int to, const msghdr* what) noexcept {
+        return ::sendmsg(to, what, MSG_NOSIGNAL);
+    }
+    static ssize_t send_to(int to, const void* from, std::size_t count, const sockaddr* peer,
+                           socklen_t size) noexcept {
+        return ::sendto(to, from, count, MSG_NOSIGNAL, peer, size);
+    }
+
+    static int bind(int what, const sockaddr* where, socklen_t size) noexcept {
+        return ::bind(what, where, size);
+    }
+    static int listen(int what, int backlog) noexcept { return ::listen(what, backlog); }
+    static int connect(int what, const sockaddr* where, socklen_t size) noexcept {
+        return ::connect(what, where, size);
+    }
+    static int setsockopt(int of, int level, int option, const void* value,
+                          socklen_t size) noexcept {
+        return ::setsockopt(of, level, option, value, size);
+    }
+    static int getsockopt(int of, int level, int option, void* value, socklen_t* size) noexcept {
+        return ::getsockopt(of, level, option, value, size);
+    }
+    static int getsockname(int of, sockaddr* where, socklen_t* size) noexcept {
+        return ::getsockname(of, where, size);
+    }
+    static ssize_t receive(int from, void* into, std::size_t count) noexcept {
+        return ::recv(from, into, count, 0);
+    }
+    static ssize_t receive_message(int from, msghdr* what) noexcept {
+        return ::recvmsg(from, what, 0);
+    }
+    static int shutdown_sending(int of) noexcept { return ::shutdown(of, SHUT_WR); }
+    static int close(int what) noexcept { return ::close(what); }
+    static int epoll_create() noexcept { return ::epoll_create1(EPOLL_CLOEXEC); }
+    static int epoll_ctl(int in, int change, int what, epoll_event* wanted) noexcept {
+        return ::epoll_ctl(in, change, what, wanted);
+    }
+    static int epoll_wait(int in, epoll_event* out, int count_max, int timeout_ms) noexcept {
+        return ::epoll_wait(in, out, count_max, timeout_ms);
+    }
+    static int open_wake() noexcept { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }
+    static ssize_t write_wake(int to) noexcept {
+        const std::uint64_t one = 1;
+        return ::write(to, &one, sizeof(one));
+    }
+    static int open_spare() noexcept { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
+    static int get_descriptor_limit(rlimit& out) noexcept {
+        return ::getrlimit(RLIMIT_NOFILE, &out);
+    }
+    static int set_descriptor_limit(const rlimit& wanted) noexcept {
+        return ::setrlimit(RLIMIT_NOFILE, &wanted);
+    }
+    static void yield() noexcept { ::sched_yield(); }
+    static std::uint64_t now_ns() noexcept {
+        timespec now{};
+        ::clock_gettime(CLOCK_MONOTONIC, &now);
+        return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
+               static_cast<std::uint64_t>(now.tv_nsec);
+    }
+};
+
+namespace detail {
+
+/// The neighbours of a receive that waits for a buffer, as ids.
+struct epoll_links {
+    std::uint32_t previous;
+    std::uint32_t next;
+};
+
+/// What a backend remembers of one connection. All-zero is "no connection".
+struct epoll_connection {
+    std::int32_t descriptor;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    std::uint32_t next;  // in the run list, an id
+    union {
+        std::uint64_t into;   // receive into the caller's memory: its address
+        epoll_links starved;  // receive into the pool: its place among those without a buffer
+    };
+    std::uint64_t send_from;      // a send that waits: the address of its first slice
+    std::uint32_t receive_count;  // bytes of `into`, or credit left
+    std::uint32_t send_count;     // bytes that wait; of a finished send what it gave: bytes or errno
+};
+static_assert(sizeof(epoll_connection) == 40, "the budget of a connection in a backend");
+
+/// How many accepts or datagrams to try for one readiness. A try that finds nothing is a system
+/// call for nothing, so a lone client is tried for once; a batch that came full and left more
+/// doubles the next one; one that ran dry is cut to what this burst really was.
+struct epoll_batch {
+    std::uint32_t size;       // 0 means 1, so that all-zero is the beginning
+    std::uint32_t last_wait;  // kernel wait in which a batch came full
+    std::uint32_t burst;      // found in a row of such waits
+
+    std::uint32_t begin(std::uint32_t kernel_wait, std::uint32_t size_max) noexcept {
+        if (size == 0) {
+            size = 1;
+        }
+        if (burst != 0 && last_wait + 1 == kernel_wait) {
+            size = size * 2 < size_max ? size * 2 : size_max;
+        } else if (burst != 0 && last_wait != kernel_wait) {
+            burst = 0;
+        }
+        return size;
+    }
+    void came_full(std::uint32_t kernel_wait, std::uint32_t found) noexcept {
+        last_wait = kernel_wait;
+        burst += found;
+    }
+    void ran_dry(std::uint32_t found, std::uint32_t size_max) noexcept {
+        const std::uint32_t whole = burst + found;
+        size = whole == 0 ? 1 : whole < size_max ? whole : size_max;
+        burst = 0;
+    }
+};
+
+struct epoll_listener {
+    std::int32_t descriptor;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    epoll_batch batch;
+};
+
+struct epoll_datagram_socket {
+    std::int32_t descriptor;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    std::uint32_t next;
+    epoll_links starved;
+    std::uint32_t events;  // what it is registered for
+    epoll_batch batch;
+};
+
+struct epoll_datagram_send {
+    std::int32_t descriptor;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    std::uint32_t next;  // in the run list or among those that wait
+    std::uint64_t from;
+    std::uint32_t count;  // bytes of the payload; when finished bytes or errno
+    endpoint peer;
+};
+
+/// The events of one wait.
+class event_writer {
+public:
+    explicit event_writer(std::span<event> out) noexcept
+        : begin_(out.data()), at_(out.data()), end_(out.data() + out.size()) {}
+
+    std::uint32_t room() const noexcept { return static_cast<std::uint32_t>(end_ - at_); }
+    std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(at_ - begin_); }
+
+    event& put(token who, operation op, event_kind kind) noexcept {
+        NETIO_ASSERT(at_ != end_);
+        *at_ = event{};
+        at_->who = who;
+        at_->op = op;
+        at_->kind = kind;
+        return *at_++;
+    }
+    void fail(token who, operation op, error why, int code) noexcept {
+        event& out = put(who, op, event_kind::failed);
+        out.why = why;
+        out.os_code = code;
+    }
+
+private:
+    event* begin_;
+    event* at_;
+    event* end_;
+};
+
+}  // namespace detail
+
+/// The epoll backend. One descriptor is registered once and edge-triggered; a readiness nobody waits
+/// for is remembered. Calls that finish at once leave their result in the connection's block, which
+/// is linked into a run list that the next `wait` works off, mostly without entering the kernel.
+///
+/// See `backend` for what each function promises. `Sys` makes the system calls.
+template <class Sys = linux_sys>
+class basic_epoll {
+    using connection = detail::epoll_connection;
+    using listener = detail::epoll_listener;
+    using datagram_socket = detail::epoll_datagram_socket;
+    using datagram_send = detail::epoll_datagram_send;
+
+public:
+    static constexpr const char* name = "epoll";
+    static constexpr std::size_t connection_bytes = sizeof(connection);
+    static constexpr std::uint32_t receive_credit = 1;
+    /// Connections that may still come after stop_accept.
+    static constexpr std::uint32_t late_accepts_max = 0;
+
+    basic_epoll() noexcept = default;
+    basic_epoll(const basic_epoll&) = delete;
+    basic_epoll& operator=(const basic_epoll&) = delete;
+
+    static availability available() noexcept {
+        const int made = Sys::epoll_create();
+        if (made < 0) {
+            return errno == ENOSYS ? availability{false, "epoll_create1"} : availability{};
+        }
+        Sys::close(made);
+        return {};
+    }
+    static constexpr std::size_t bytes_needed(const backend_limits& sizes) noexcept {
+        return layout::of(sizes).end;
+    }
+    static const char* os_name(int code) noexcept { return detail::errno_name(code); }
+    static os_handle listen(const stream_address& address,
+                            const listen_options& options) noexcept {
+        return detail::listen_stream<Sys>(address, options);
+    }
+    static os_handle open_datagram(const endpoint& address,
+                                   const datagram_options& options) noexcept {
+        return detail::open_bound_datagram<Sys>(address, options);
+    }
+    static result<endpoint> local_of(socket_handle handle) noexcept {
+        return detail::local_endpoint<Sys>(handle);
+    }
+    static void close_handle(socket_handle handle) noexcept {
+        NETIO_ASSERT(handle >= 0);
+        Sys::close(static_cast<int>(handle));
+    }
+    static std::uint64_t reserve_descriptors(std::uint64_t count) noexcept {
+        return detail::raise_descriptor_limit<Sys>(count);
+    }
+    std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
+
+    os_status open(mutable_bytes memory, const backend_limits& sizes, buffer_pool& pool) noexcept {
+        NETIO_ASSERT(!open_);
+        NETIO_ASSERT(memory.size() >= bytes_needed(sizes));
+        NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(memory.data()) % 64 == 0);
+        lay_out(memory.data(), sizes);
+        pool_ = &pool;
+        epoll_ = Sys::epoll_create();
+        if (epoll_ < 0) {
+            return detail::status_of(errno);
+        }
+        wake_ = Sys::open_wake();
+        if (wake_ < 0) {
+            return give_up_open(errno);
+        }
+        if (!change(EPOLL_CTL_ADD, wake_, EPOLLIN | EPOLLET,
+                    token::of(0, 0, operation::wake))) {
+            const int code = errno;
+            Sys::close(wake_);
+            return give_up_open(code);
+        }
+        refill_spare();
+        wake_state_.store(0);
+        open_ = true;
+        return {};
+    }
+
+    void close() noexcept {
+        NETIO_ASSERT(!waiting_);
+        if (!open_) {
+            return;
+        }
+        // A late wake finds "woken" and writes nothing; one that is just writing is waited for, so
+        // it can't write to a descriptor that belongs to somebody else by then.
+        wake_state_.fetch_or(wake_woken);
+        while (wake_state_.load() >= wake_writer) {
+            Sys::yield();
+        }
+        for (std::uint32_t index = 0; index < sizes_.connections; ++index) {
+            if ((connections_[index].flags & (attached | connecting)) != 0) {
+                Sys::close(connections_[index].descriptor);
+            }
+        }
+        if (spare_ != 0) {
+            Sys::close(spare_ - 1);
+            spare_ = 0;
+        }
+        Sys::close(wake_);
+        Sys::close(epoll_);
+        open_ = false;
+    }
+
+    os_status start_accept(socket_handle handle, token who) noexcept {
+        listener& at = listener_of(who);
+        NETIO_ASSERT(open_ && handle >= 0);
+        NETIO_ASSERT(at.flags == 0);
+        // Level-triggered: what a batch leaves is reported again. Exclusive: one worker wakes.
+        if (!change(EPOLL_CTL_ADD, static_cast<int>(handle), EPOLLIN | EPOLLEXCLUSIVE,
+                    who.with(operation::accept))) {
+            return detail::status_of(errno);
+        }
+        refill_spare();
+        at.descriptor = static_cast<int>(handle);
+        at.generation = who.generation();
+        at.flags = attached;
+        return {};
+    }
+
+    void stop_accept(token who) noexcept {
+        listener& at = listener_of(who);
+        NETIO_ASSERT(at.flags == attached && at.generation == who.generation());
+        forget(at);
+    }
+
+    os_status start_connect(const stream_address& address, const socket_options& options,
+                            token who) noexcept {
+        connection& at = connections_[checked(who, sizes_.connections)];
+        NETIO_ASSERT(open_);
+        NETIO_ASSERT(at.flags == 0);
+        const os_handle made = detail::connect_stream<Sys>(address, options);
+        if (!made) {
+            return made.status;
+        }
+        const int descriptor = static_cast<int>(made.handle);
+        if (!change(EPOLL_CTL_ADD, descriptor, watched | EPOLLOUT, plain(who))) {
+            return detail::give_up<Sys>(descriptor, detail::status_of(errno)).status;
+        }
+        begin(at, descriptor, who, connecting | writable_interest);
+        return {};
+    }
+
+    os_status attach(socket_handle handle, token who) noexcept {
+        connection& at = connections_[checked(who, sizes_.connections)];
+        NETIO_ASSERT(open_ && handle >= 0);
+        NETIO_ASSERT(at.flags == 0);
+        // Without EPOLLOUT: every socket is writable at first, and that would be a wake-up of its own.
+        if (!change(EPOLL_CTL_ADD, static_cast<int>(handle), watched, plain(who))) {
+            return detail::status_of(errno);
+        }
+        begin(at, static_cast<int>(handle), who, attached);
+        return {};
+    }
+
+    socket_handle release(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (receiving | sending | closing | in_run_list)) == 0);
+        NETIO_ASSERT((at.flags & attached) != 0);
+        const int descriptor = at.descriptor;
+        change(EPOLL_CTL_DEL, descriptor, 0, {});
+        at = connection{};
+        return descriptor;
+    }
+
+    void start_receive(token who, mutable_bytes into, std::uint32_t credit) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (receiving | receive_over)) == 0);
+        at.flags |= receiving;
+        if (into.empty()) {
+            NETIO_ASSERT(credit != 0);
+            at.receive_count = credit;
+        } else {
+            at.flags |= into_memory;
+            at.into = address_of(into.data());
+            at.receive_count = clipped(into.size());
+        }
+        if ((at.flags & readable) != 0) {
+            link(who.index() + 1);
+        }
+    }
+
+    void stop_receive(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & receiving) != 0);
+        NETIO_ASSERT((at.flags & (closing | result_disarmed)) == 0);
+        if ((at.flags & starved) != 0) {
+            unlink_starved(who.index() + 1);
+        }
+        at.flags |= result_disarmed;
+        link(who.index() + 1);
+    }
+
+    void start_send(token who, std::span<const bytes> slices) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
+        NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
+        at.flags |= sending;
+        const ssize_t sent = slices.size() == 1 ? send_one(at.descriptor, slices[0])
+                                                : send_many(at.descriptor, slices);
+        if (sent < 0 && errno == EAGAIN) {
+            wait_for_room(at, who, slices[0]);
+            return;
+        }
+        keep_sent(at, who.index(), sent);
+    }
+
+    void end_send(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
+        at.flags |= send_over;
+        // Fails only where the peer is gone already, and then the receive says so.
+        Sys::shutdown_sending(at.descriptor);
+    }
+
+    void start_close(token who, bool abort) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | connecting)) != 0);
+        NETIO_ASSERT((at.flags & closing) == 0);
+        if ((at.flags & starved) != 0) {
+            unlink_starved(who.index() + 1);
+        }
+        if (abort) {
+            // Without a shutdown before, so the reset leaves no TIME_WAIT on this side.
+            const linger at_once{1, 0};
+            Sys::setsockopt(at.descriptor, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+        }
+        Sys::close(at.descriptor);
+        at.descriptor = 0;
+        at.flags = (at.flags & in_run_list) | closing;
+        link(who.index() + 1);
+    }
+
+    os_status start_receive_from(socket_handle handle, token who) noexcept {
+        datagram_socket& at = datagram_sockets_[checked(who, sizes_.datagram_sockets)];
+        NETIO_ASSERT(open_ && handle >= 0);
+        NETIO_ASSERT(at.flags == 0);
+        const int descriptor = static_cast<int>(handle);
+        const std::uint32_t events = EPOLLIN | (sends_wait_for(descriptor) ? EPOLLOUT : 0u);
+        if (!watch_datagrams(EPOLL_CTL_ADD, descriptor, events,
+                             who.with(operation::receive_from))) {
+            return detail::status_of(errno);
+        }
+        at.descriptor = descriptor;
+        at.generation = who.generation();
+        at.flags = attached;
+        at.events = events;
+        return {};
+    }
+
+    void stop_receive_from(token who) noexcept {
+        datagram_socket& at = datagram_sockets_[checked(who, sizes_.datagram_sockets)];
+        NETIO_ASSERT(at.generation == who.generation());
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        const std::uint32_t id = datagram_kind | (who.index() + 1);
+        if ((at.flags & starved) != 0) {
+            unlink_starved(id);
+        }
+        change(EPOLL_CTL_DEL, at.descriptor, 0, {});
+        at.flags |= closing;
+        if (sends_wait_for(at.descriptor)) {
+            watch_datagrams(EPOLL_CTL_ADD, at.descriptor, EPOLLOUT | EPOLLET,
+                            token::of(0, 0, operation::send_to));
+        }
+        link(id);
+    }
+
+    void start_send_to(socket_handle handle, token who, bytes payload,
+                       const endpoint& peer) noexcept {
+        const std::uint32_t index = checked(who, sizes_.datagram_sends);
+        datagram_send& at = datagram_sends_[index];
+        NETIO_ASSERT(open_ && handle >= 0);
+        NETIO_ASSERT(at.flags == 0);
+        at.descriptor = static_cast<int>(handle);
+        at.generation = who.generation();
+        at.flags = attached;
+        at.from = address_of(payload.data());
+        at.count = clipped(payload.size());
+        at.peer = peer;
+        if (!try_send_to(at, index)) {
+            (waiting_last_ != 0 ? datagram_sends_[waiting_last_ - 1].next : waiting_first_) =
+                index + 1;
+            waiting_last_ = index + 1;
+            if (!watch_for_room(at.descriptor)) {
+                const int code = errno;
+                give_up_waiting(at.descriptor, code);
+            }
+        }
+    }
+
+    std::uint32_t wait(std::span<event> out, std::uint64_t timeout_ns) noexcept {
+        NETIO_ASSERT(open_ && !waiting_);
+        NETIO_ASSERT(out.size() >= 4);
+        waiting_ = true;
+        detail::event_writer to(out);
+        take_wake(to);
+        serve_starved(to);
+        const bool worked_off = ready_at_ == ready_end_;
+        const bool local = run_count_ != 0 || to.count() != 0;
+        // Without the kernel at most once in a row, so a busy sender keeps nobody from being seen.
+        skipped_ = worked_off && local && !skipped_;
+        if (worked_off && !skipped_) {
+            enter_kernel(to, local ? 0 : timeout_ns);
+        }
+        std::uint32_t nodes = run_count_;
+        const bool both = ready_at_ != ready_end_;
+        nodes = work_off_run_list(to, nodes, both ? to.room() / 2 : 0);
+        work_off_ready(to);
+        work_off_run_list(to, nodes, 0);
+        waiting_ = false;
+        if (foreign_) {
+            announce_sleep();
+        }
+        return to.count();
+    }
+
+    bool ready() noexcept {
+        NETIO_ASSERT(open_);
+        return run_count_ != 0 || ready_at_ != ready_end_ ||
+               (starved_first_ != 0 && pool_->room(side::input) != 0) ||
+               (wake_state_.load() & wake_woken) != 0;
+    }
+
+    void wake() noexcept {
+        std::uint32_t seen = wake_state_.load();
+        for (;;) {
+            const bool asleep = (seen & (wake_asleep | wake_woken)) == wake_asleep;
+            const std::uint32_t wanted = (seen | wake_woken) + (asleep ? wake_writer : 0);
+            // Even an unchanged value is written: it orders what was posted before this wake.
+            if (wake_state_.compare_exchange_weak(seen, wanted)) {
+                if (asleep) {
+                    const int kept = errno;  // the caller may be a signal handler
+                    Sys::write_wake(wake_);
+                    errno = kept;
+                    wake_state_.fetch_sub(wake_writer);
+                }
+                return;
+            }
+        }
+    }
+
+    socket_handle wait_handle() noexcept {
+        NETIO_ASSERT(open_ && !waiting_);
+        if (!foreign_) {
+            foreign_ = true;
+            announce_sleep();
+        }
+        return epoll_;
+    }
+
+    /// Events of the kernel that belonged to something closed before; they were dropped.
+    std::uint64_t stale_count() const noexcept { return stale_count_; }
+
+private:
+    // Flags of all blocks.
+    static constexpr std::uint32_t attached = 1u << 0;
+    static constexpr std::uint32_t connecting = 1u << 1;
+    static constexpr std::uint32_t closing = 1u << 2;
+    static constexpr std::uint32_t in_run_list = 1u << 3;
+    static constexpr std::uint32_t starved = 1u << 4;
+    static constexpr std::uint32_t readable = 1u << 5;   // an edge came and was not worked off
+    static constexpr std::uint32_t undrained = 1u << 6;  // a short read is not the end of it
+    static constexpr std::uint32_t writable_interest = 1u << 7;
+    static constexpr std::uint32_t receiving = 1u << 8;  // outstanding
+    static constexpr std::uint32_t into_memory = 1u << 9;
+    static constexpr std::uint32_t receive_over = 1u << 10;  // ended or failed was given
+    static constexpr std::uint32_t sending = 1u << 11;       // outstanding
+    static constexpr std::uint32_t send_waits = 1u << 12;
+    static constexpr std::uint32_t send_over = 1u << 13;  // end_send was called
+    // Results that the next wait will give.
+    static constexpr std::uint32_t result_sent = 1u << 14;
+    static constexpr std::uint32_t result_send_failed = 1u << 15;
+    static constexpr std::uint32_t result_disarmed = 1u << 16;
+
+    // Urgent data splits a read, RDHUP, HUP and ERR bring no further edge: after any of them a
+    // short read does not prove that the socket is empty.
+    static constexpr std::uint32_t not_drained_by_short_read =
+        EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI;
+    static constexpr std::uint32_t watched = EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET;
+
+    // An id names a block of any kind in a list: its kind and its index plus one.
+    static constexpr std::uint32_t id_index = (1u << 30) - 1;
+    static constexpr std::uint32_t datagram_kind = 1u << 30;
+    static constexpr std::uint32_t send_kind = 2u << 30;
+
+    // The wake word: two bits and, above them, a count of wakers that are just writing.
+    static constexpr std::uint32_t wake_asleep = 1;
+    static constexpr std::uint32_t wake_woken = 2;
+    static constexpr std::uint32_t wake_writer = 4;
+
+    static constexpr std::uint32_t accepts_max = 64;
+    static constexpr std::uint32_t datagrams_max = 16;
+
+    /// Where everything lies in the memory given.
+    struct layout {
+        std::size_t connections = 0;
+        std::size_t listeners = 0;
+        std::size_t datagram_sockets = 0;
+        std::size_t datagram_sends = 0;
+        std::size_t end = 0;
+        std::uint32_t ready_max = 0;
+
+        static constexpr std::size_t aligned(std::size_t at) noexcept {
+            return (at + 63) / 64 * 64;
+        }
+        static constexpr layout of(const backend_limits& sizes) noexcept {
+            layout out;
+            // No more can be ready than there is, and 256 make the call itself cheap enough.
+            const std::uint64_t all = std::uint64_t{sizes.connections} + sizes.listeners +
+                                      sizes.datagram_sockets + 2;
+            out.ready_max = all < 256 ? static_cast<std::uint32_t>(all) : 256;
+            out.connections = aligned(out.ready_max * sizeof(epoll_event));
+            out.listeners = aligned(out.connections + sizes.connections * sizeof(connection));
+            out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
+            out.datagram_sends = aligned(out.datagram_sockets +
+                                         sizes.datagram_sockets * sizeof(datagram_socket));
+            out.end =
+                aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            return out;
+        }
+    };
+
+    void lay_out(std::byte* memory, const backend_limits& sizes) noexcept {
+        const layout places = layout::of(sizes);
+        sizes_ = sizes;
+        ready_ = reinterpret_cast<epoll_event*>(memory);
+        ready_max_ = places.ready_max;
+        connections_ = reinterpret_cast<connection*>(memory + places.connections);
+        listeners_ = reinterpret_cast<listener*>(memory + places.listeners);
+        datagram_sockets_ =
+            reinterpret_cast<datagram_socket*>(memory + places.datagram_sockets);
+        datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
+        ready_at_ = ready_end_ = 0;
+        run_first_ = run_last_ = run_count_ = 0;
+        starved_first_ = starved_last_ = 0;
+        waiting_first_ = waiting_last_ = 0;
+        skipped_ = foreign_ = false;
+    }
+
+    os_status give_up_open(int code) noexcept {
+        Sys::close(epoll_);
+        return detail::status_of(code);
+    }
+
+    void refill_spare() noexcept {
+        if (spare_ == 0) {
+            spare_ = Sys::open_spare() + 1;  // 0 where there is none
+        }
+    }
+
+    static std::uint64_t address_of(const void* at) noexcept {
+        return reinterpret_cast<std::uintptr_t>(at);
+    }
+    static std::byte* pointer_of(std::uint64_t address) noexcept {
+        return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+    }
+    static std::uint32_t clipped(std::size_t count) noexcept {
+        return count < INT_MAX ? static_cast<std::uint32_t>(count) : INT_MAX;
+    }
+    static token plain(token who) noexcept { return token::of(who.index(), who.generation()); }
+
+    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
+        NETIO_ASSERT(who.index() < count);
+        return who.index();
+    }
+    connection& connection_of(token who) noexcept {
+        connection& at = connections_[checked(who, sizes_.connections)];
+        NETIO_ASSERT(at.generation == who.generation());
+        return at;
+    }
+    listener& listener_of(token who) noexcept {
+        return listeners_[checked(who, sizes_.listeners)];
+    }
+    static void begin(connection& at, int descriptor, token who, std::uint32_t flags) noexcept {
+        at = connection{};
+        at.descriptor = descriptor;
+        at.generation = who.generation();
+        at.flags = flags;
+    }
+
+    bool change(int what, int descriptor, std::uint32_t events, token who) noexcept {
+        epoll_event wanted{};
+        wanted.events = events;
+        wanted.data.u64 = who.bits;
+        return Sys::epoll_ctl(epoll_, what, descriptor, &wanted) == 0;
+    }
+
+    // ---- the run list: blocks whose next step needs no event of the kernel
+
+    std::uint32_t& next_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        switch (id & ~id_index) {
+        case 0: return connections_[index].next;
+        case datagram_kind: return datagram_sockets_[index].next;
+        default: return datagram_sends_[index].next;
+        }
+    }
+    std::uint32_t& flags_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        switch (id & ~id_index) {
+        case 0: return connections_[index].flags;
+        case datagram_kind: return datagram_sockets_[index].flags;
+        default: return datagram_sends_[index].flags;
+        }
+    }
+
+    void link(std::uint32_t id) noexcept {
+        std::uint32_t& flags = flags_of(id);
+        if ((flags & in_run_list) != 0) {
+            return;
+        }
+        flags |= in_run_list;
+        next_of(id) = 0;
+        (run_last_ != 0 ? next_of(run_last_) : run_first_) = id;
+        run_last_ = id;
+        ++run_count_;
+    }
+
+    std::uint32_t unlink_first() noexcept {
+        NETIO_ASSERT(run_count_ != 0 && run_first_ != 0);
+        const std::uint32_t id = run_first_;
+        run_first_ = next_of(id);
+        if (run_first_ == 0) {
+            run_last_ = 0;
+        }
+        flags_of(id) &= ~in_run_list;
+        --run_count_;
+        return id;
+    }
+
+    /// Steps through at most `nodes` blocks while more than `spare` events have room; those left.
+    std::uint32_t work_off_run_list(detail::event_writer& to, std::uint32_t nodes,
+                                    std::uint32_t spare) noexcept {
+        while (nodes != 0 && to.room() > spare) {
+            --nodes;
+            const std::uint32_t id = unlink_first();
+            const std::uint32_t index = (id & id_index) - 1;
+            switch (id & ~id_index) {
+            case 0: step_connection(index, to); break;
+            case datagram_kind: end_datagrams(index, to); break;
+            default: give_send_to(index, to); break;
+            }
+        }
+        return nodes;
+    }
+
+    void step_connection(std::uint32_t index, detail::event_writer& to) noexcept {
+        connection& at = connections_[index];
+        const token who = token::of(index, at.generation);
+        NETIO_ASSERT(to.room() != 0);
+        if ((at.flags & closing) != 0) {
+            at = connection{};
+            to.put(who, operation::close, event_kind::closed);
+            return;
+        }
+        if ((at.flags & (result_sent | result_send_failed)) != 0) {
+            give_sent(at, who, to);
+        }
+        if ((at.flags & result_disarmed) == 0) {
+            receive_if_due(at, index, to);
+        } else if (to.room() == 0) {
+            link(index + 1);
+        } else {
+            at.flags &= ~(result_disarmed | receiving | into_memory);
+            to.put(who, operation::receive, event_kind::received).disarmed = true;
+        }
+    }
+
+    // ---- connections
+
+    void connection_event(token who, std::uint32_t events, detail::event_writer& to) noexcept {
+        NETIO_ASSERT(who.index() < sizes_.connections);
+        connection& at = connections_[who.index()];
+        if ((at.flags & (attached | connecting)) == 0 || at.generation != who.generation()) {
+            ++stale_count_;
+            return;
+        }
+        if ((events & (EPOLLIN | not_drained_by_short_read)) != 0) {
+            at.flags |= readable;
+            if ((events & not_drained_by_short_read) != 0) {
+                at.flags |= undrained;
+            }
+        }
+        if ((at.flags & connecting) != 0) {
+            finish_connect(at, who, to);
+            return;
+        }
+        if ((at.flags & send_waits) != 0 && (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) {
+            resume_send(at, who.index());
+        }
+        if ((at.flags & in_run_list) == 0) {
+            receive_if_due(at, who.index(), to);
+        }
+    }
+
+    /// Any event ends the wait for a connection: a refused one may report HUP and IN only.
+    void finish_connect(connection& at, token who, detail::event_writer& to) noexcept {
+        int code = 0;
+        socklen_t size = sizeof(code);
+        if (Sys::getsockopt(at.descriptor, SOL_SOCKET, SO_ERROR, &code, &size) != 0) {
+            code = errno;
+        }
+        if (code != 0) {
+            Sys::close(at.descriptor);
+            at = connection{};
+            to.fail(who, operation::connect, detail::error_of(code), code);
+            return;
+        }
+        at.flags = (at.flags & ~connecting) | attached;
+        to.put(who, operation::connect, event_kind::connected).handle = at.descriptor;
+    }
+
+    /// One receive, if one is outstanding and the socket may have something. At most one buffer of a
+    /// connection in one wait: what is left goes to the run list.
+    void receive_if_due(connection& at, std::uint32_t index, detail::event_writer& to) noexcept {
+        if ((at.flags & (receiving | readable | starved)) != (receiving | readable)) {
+            return;
+        }
+        if (to.room() == 0) {
+            link(index + 1);
+            return;
+        }
+        if ((at.flags & into_memory) != 0) {
+            receive(at, index, pointer_of(at.into), at.receive_count, none_index, to);
+            return;
+        }
+        const std::uint32_t buffer =
+            starved_first_ == 0 ? pool_->take(side::input) : none_index;
+        if (buffer == none_index) {
+            link_starved(index + 1);
+            return;
+        }
+        receive(at, index, pool_->data(buffer), pool_->buffer_bytes(), buffer, to);
+        if ((at.flags & (receiving | readable)) == (receiving | readable)) {
+            link(index + 1);
+        }
+    }
+
+    void receive(connection& at, std::uint32_t index, std::byte* into, std::uint32_t count,
+                 std::uint32_t buffer, detail::event_writer& to) noexcept {
+        const token who = token::of(index, at.generation);
+        ssize_t got = 0;
+        do {
+            got = Sys::receive(at.descriptor, into, count);
+        } while (got < 0 && errno == EINTR);
+        if (got > 0) {
+            const auto byte_count = static_cast<std::uint32_t>(got);
+            if (byte_count < count && (at.flags & undrained) == 0) {
+                at.flags &= ~readable;
+            }
+            event& out = to.put(who, operation::receive, event_kind::received);
+            out.byte_count = byte_count;
+            out.buffer_index = buffer;
+            out.disarmed = buffer == none_index || byte_count >= at.receive_count;
+            at.receive_count -= out.disarmed ? at.receive_count : byte_count;
+            at.flags &= out.disarmed ? ~(receiving | into_memory) : ~0u;
+            return;
+        }
+        const int code = errno;
+        if (buffer != none_index) {
+            pool_->give(buffer, side::input, 0);
+        }
+        if (got < 0 && code == EAGAIN) {
+            at.flags &= ~(readable | undrained);
+            return;
+        }
+        at.flags = (at.flags & ~(receiving | into_memory)) | receive_over;
+        if (got == 0) {
+            to.put(who, operation::receive, event_kind::ended);
+        } else {
+            to.fail(who, operation::receive, detail::error_of(code), code);
+        }
+    }
+
+    static ssize_t send_one(int descriptor, bytes what) noexcept {
+        NETIO_ASSERT(!what.empty());
+        ssize_t sent = 0;
+        do {
+            sent = Sys::send(descriptor, what.data(), clipped(what.size()));
+        } while (sent < 0 && errno == EINTR);
+        return sent;
+    }
+
+    static ssize_t send_many(int descriptor, std::span<const bytes> slices) noexcept {
+        iovec pieces[slices_max];
+        for (std::size_t index = 0; index < slices.size(); ++index) {
+            NETIO_ASSERT(!slices[index].empty());
+            pieces[index].iov_base = const_cast<std::byte*>(slices[index].data());
+            pieces[index].iov_len = slices[index].size();
+        }
+        msghdr what{};
+        what.msg_iov = pieces;
+        what.msg_iovlen = static_cast<decltype(what.msg_iovlen)>(slices.size());
+        ssize_t sent = 0;
+        do {
+            sent = Sys::send_message(descriptor, &what);
+        } while (sent < 0 && errno == EINTR);
+        return sent;
+    }
+
+    /// The socket's buffer is full: the first slice waits for the edge, the rest is the caller's.
+    NETIO_COLD void wait_for_room(connection& at, token who, bytes first) noexcept {
+        at.flags |= send_waits;
+        at.send_from = address_of(first.data());
+        at.send_count = clipped(first.size());
+        if ((at.flags & writable_interest) == 0) {
+            // A change reports a writability that is there already, so none is lost in between.
+            if (!change(EPOLL_CTL_MOD, at.descriptor, watched | EPOLLOUT, plain(who))) {
+                keep_sent(at, who.index(), -1);
+                return;
+            }
+            at.flags |= writable_interest;
+        }
+    }
+
+    void resume_send(connection& at, std::uint32_t index) noexcept {
+        const ssize_t sent = send_one(at.descriptor, {pointer_of(at.send_from), at.send_count});
+        if (sent >= 0 || errno != EAGAIN) {
+            keep_sent(at, index, sent);
+        }
+    }
+
+    /// Keeps what a send gave (or errno) for the next wait.
+    void keep_sent(connection& at, std::uint32_t index, ssize_t sent) noexcept {
+        const int code = errno;
+        at.flags &= ~send_waits;
+        at.flags |= sent >= 0 ? result_sent : result_send_failed;
+        at.send_count = static_cast<std::uint32_t>(sent >= 0 ? sent : code);
+        link(index + 1);
+    }
+
+    static void give_sent(connection& at, token who, detail::event_writer& to) noexcept {
+        if ((at.flags & result_sent) != 0) {
+            to.put(who, operation::send, event_kind::sent).byte_count = at.send_count;
+        } else {
+            const int code = static_cast<int>(at.send_count);
+            to.fail(who, operation::send, detail::error_of(code), code);
+        }
+        at.flags &= ~(result_sent | result_send_failed | sending);
+    }
+
+    // ---- receives without a buffer: served in the order they came
+
+    detail::epoll_links& links_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        return (id & datagram_kind) != 0 ? datagram_sockets_[index].starved
+                                         : connections_[index].starved;
+    }
+
+    void link_starved(std::uint32_t id) noexcept {
+        NETIO_ASSERT((flags_of(id) & starved) == 0);
+        flags_of(id) |= starved;
+        links_of(id) = {starved_last_, 0};
+        (starved_last_ != 0 ? links_of(starved_last_).next : starved_first_) = id;
+        starved_last_ = id;
+    }
+
+    void unlink_starved(std::uint32_t id) noexcept {
+        NETIO_ASSERT((flags_of(id) & starved) != 0);
+        flags_of(id) &= ~starved;
+        const detail::epoll_links links = links_of(id);
+        (links.previous != 0 ? links_of(links.previous).next : starved_first_) = links.next;
+        (links.next != 0 ? links_of(links.next).previous : starved_last_) = links.previous;
+    }
+
+    /// At most a quarter of the events, so that what is ready moves on too.
+    void serve_starved(detail::event_writer& to) noexcept {
+        const std::uint32_t spare = to.room() - to.room() / 4;
+        while (starved_first_ != 0 && to.room() > spare && pool_->room(side::input) != 0) {
+            const std::uint32_t buffer = pool_->take(side::input);
+            NETIO_ASSERT(buffer != none_index);
+            const std::uint32_t id = starved_first_;
+            const std::uint32_t index = (id & id_index) - 1;
+            unlink_starved(id);
+            if ((id & datagram_kind) != 0) {
+                receive_datagram(datagram_sockets_[index], index, buffer, to);
+                watch_datagram_socket(index, datagram_sockets_[index].events | EPOLLIN);
+                continue;
+            }
+            connection& at = connections_[index];
+            receive(at, index, pool_->data(buffer), pool_->buffer_bytes(), buffer, to);
+            if ((at.flags & (receiving | readable)) == (receiving | readable)) {
+                link(id);
+            }
+        }
+    }
+
+    // ---- listeners
+
+    void forget(listener& at) noexcept {
+        change(EPOLL_CTL_DEL, at.descriptor, 0, {});
+        at = listener{};
+    }
+
+    void accept_event(token who, detail::event_writer& to) noexcept {
+        listener& at = listener_of(who);
+        if (at.flags == 0 || at.generation != who.generation()) {
+            ++stale_count_;
+            return;
+        }
+        const token plainly = plain(who);
+        const std::uint32_t wanted = at.batch.begin(kernel_waits_, accepts_max);
+        const std::uint32_t bound = wanted < to.room() ? wanted : to.room();
+        std::uint32_t found = 0;
+        for (std::uint32_t tried = 0; tried < bound; ++tried) {
+            detail::socket_address peer;
+            socklen_t size = sizeof(peer);
+            const int accepted = Sys::accept(at.descriptor, &peer.any, &size);
+            if (accepted >= 0) {
+                event& out = to.put(plainly, operation::accept, event_kind::accepted);
+                out.handle = accepted;
+                out.peer = detail::to_endpoint(peer, size);
+                ++found;
+            } else if (errno == EAGAIN) {
+                at.batch.ran_dry(found, accepts_max);
+                return;
+            } else if (!of_one_client(errno)) {
+                fail_accept(at, plainly, errno, to);
+                return;
+            }
+        }
+        at.batch.came_full(kernel_waits_, found);
+    }
+
+    /// Errors that accept hands on from a connection that died in the queue (accept(2)).
+    static bool of_one_client(int code) noexcept {
+        switch (code) {
+        case EINTR:
+        case ECONNABORTED:
+        case EPROTO:
+        case EPERM:
+        case ENETDOWN:
+        case ENOPROTOOPT:
+        case EHOSTDOWN:
+        case ENONET:
+        case EHOSTUNREACH:
+        case EOPNOTSUPP:
+        case ENETUNREACH:
+        case ETIMEDOUT:
+        case ECONNRESET: return true;
+        default: return false;
+        }
+    }
+
+    NETIO_COLD void fail_accept(listener& at, token who, int code,
+                                detail::event_writer& to) noexcept {
+        const bool exhausted =
+            code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
+        if (exhausted && spare_ != 0) {
+            // The client learns at once that nobody serves it, instead of waiting in the queue.
+            Sys::close(spare_ - 1);
+            spare_ = 0;
+            const int accepted = Sys::accept(at.descriptor, nullptr, nullptr);
+            if (accepted >= 0) {
+                Sys::close(accepted);
+            }
+            refill_spare();
+        }
+        forget(at);
+        to.fail(who, operation::accept,
+                exhausted ? error::descriptors_empty : detail::error_of(code), code);
+    }
+
+    // ---- datagrams
+
+    bool watch_datagrams(int what, int descriptor, std::uint32_t events, token who) noexcept {
+        return change(what, descriptor, events, who) ||
+               (what == EPOLL_CTL_ADD && errno == EEXIST &&
+                change(EPOLL_CTL_MOD, descriptor, events, who));
+    }
+
+    /// Registers for other events than now. Level-triggered while it reads; edge-triggered while it
+    /// lacks a buffer, for an error that nobody fetches would be reported without end.
+    bool watch_datagram_socket(std::uint32_t index, std::uint32_t events) noexcept {
+        datagram_socket& at = datagram_sockets_[index];
+        events = (events & EPOLLIN) != 0 ? events & ~std::uint32_t{EPOLLET} : events | EPOLLET;
+        if (events == at.events) {
+            return true;
+        }
+        at.events = events;
+        return change(EPOLL_CTL_MOD, at.descriptor, events,
+                      token::of(index, at.generation, operation::receive_from));
+    }
+
+    void datagram_event(token who, std::uint32_t events, detail::event_writer& to) noexcept {
+        NETIO_ASSERT(who.index() < sizes_.datagram_sockets);
+        datagram_socket& at = datagram_sockets_[who.index()];
+        if ((at.flags & (attached | closing)) != attached || at.generation != who.generation()) {
+            ++stale_count_;
+            return;
+        }
+        if ((events & EPOLLOUT) != 0) {
+            resume_sends_to();
+        }
+        if ((events & ~std::uint32_t{EPOLLOUT}) == 0 || (at.flags & starved) != 0) {
+            return;
+        }
+        const std::uint32_t wanted = at.batch.begin(kernel_waits_, datagrams_max);
+        const std::uint32_t bound = wanted < to.room() ? wanted : to.room();
+        const std::uint32_t before = to.count();
+        for (std::uint32_t tried = 0; tried < bound; ++tried) {
+            const std::uint32_t buffer =
+                starved_first_ == 0 ? pool_->take(side::input) : none_index;
+            if (buffer == none_index) {
+                link_starved(datagram_kind | (who.index() + 1));
+                watch_datagram_socket(who.index(), at.events & ~std::uint32_t{EPOLLIN});
+                return;
+            }
+            if (!receive_datagram(at, who.index(), buffer, to)) {
+                at.batch.ran_dry(to.count() - before, datagrams_max);
+                return;
+            }
+        }
+        at.batch.came_full(kernel_waits_, to.count() - before);
+    }
+
+    /// False if there was none. Errors are those of earlier sends and concern nobody any more.
+    bool receive_datagram(datagram_socket& at, std::uint32_t index, std::uint32_t buffer,
+                          detail::event_writer& to) noexcept {
+        detail::socket_address peer;
+        iovec piece{pool_->data(buffer), pool_->buffer_bytes()};
+        msghdr what{};
+        what.msg_name = &peer;
+        what.msg_namelen = sizeof(peer);
+        what.msg_iov = &piece;
+        what.msg_iovlen = 1;
+        const ssize_t got = Sys::receive_message(at.descriptor, &what);
+        if (got < 0) {
+            const int code = errno;
+            pool_->give(buffer, side::input, 0);
+            return code != EAGAIN;
+        }
+        event& out = to.put(token::of(index, at.generation), operation::receive_from,
+                            event_kind::received);
+        out.byte_count = static_cast<std::uint32_t>(got);
+        out.buffer_index = buffer;
+        out.truncated = (what.msg_flags & MSG_TRUNC) != 0;
+        out.peer = detail::to_endpoint(peer, what.msg_namelen);
+        return true;
+    }
+
+    void end_datagrams(std::uint32_t index, detail::event_writer& to) noexcept {
+        datagram_socket& at = datagram_sockets_[index];
+        NETIO_ASSERT((at.flags & closing) != 0);
+        const token who = token::of(index, at.generation);
+        at = datagram_socket{};
+        to.put(who, operation::receive_from, event_kind::closed);
+    }
+
+    /// False if the socket has no room; else the result is kept for the next wait.
+    bool try_send_to(datagram_send& at, std::uint32_t index) noexcept {
+        detail::socket_address peer;
+        const socklen_t size = detail::to_socket_address(at.peer, peer);
+        ssize_t sent = -1;
+        errno = EDESTADDRREQ;
+        // An error of an earlier datagram is fetched by the first call; the second one sends.
+        for (int tried = 0; size != 0 && sent < 0 && tried < 3; ++tried) {
+            sent = Sys::send_to(at.descriptor, pointer_of(at.from), at.count, &peer.any, size);
+            if (sent < 0 && errno != EINTR && errno != ECONNREFUSED) {
+                break;
+            }
+        }
+        if (sent < 0 && errno == EAGAIN) {
+            return false;
+        }
+        keep_sent_to(at, index, sent);
+        return true;
+    }
+
+    void keep_sent_to(datagram_send& at, std::uint32_t index, ssize_t sent) noexcept {
+        at.flags |= sent >= 0 ? result_sent : result_send_failed;
+        at.count = static_cast<std::uint32_t>(sent >= 0 ? sent : errno);
+        link(send_kind | (index + 1));
+    }
+
+    void give_send_to(std::uint32_t index, detail::event_writer& to) noexcept {
+        datagram_send& at = datagram_sends_[index];
+        const token who = token::of(index, at.generation);
+        const std::uint32_t count = at.count;
+        const bool sent = (at.flags & result_sent) != 0;
+        at = datagram_send{};
+        if (sent) {
+            to.put(who, operation::send_to, event_kind::sent).byte_count = count;
+        } else {
+            const int code = static_cast<int>(count);
+            to.fail(who, operation::send_to, detail::error_of(code), code);
+        }
+    }
+
+    bool sends_wait_for(int descriptor) const noexcept {
+        for (std::uint32_t id = waiting_first_; id != 0; id = datagram_sends_[id - 1].next) {
+            if (datagram_sends_[id - 1].descriptor == descriptor) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /// Asks to hear when a datagram socket can send again, whether anybody receives from it or not.
+    NETIO_COLD bool watch_for_room(int descriptor) noexcept {
+        for (std::uint32_t index = 0; index < sizes_.datagram_sockets; ++index) {
+            datagram_socket& at = datagram_sockets_[index];
+            if ((at.flags & (attached | closing)) == attached && at.descriptor == descriptor) {
+                return watch_datagram_socket(index, at.events | EPOLLOUT);
+            }
+        }
+        return watch_datagrams(EPOLL_CTL_ADD, descriptor, EPOLLOUT | EPOLLET,
+                               token::of(0, 0, operation::send_to));
+    }
+
+    /// Tries all datagrams that wait, in their order; those that still have to stay in the list.
+    void resume_sends_to() noexcept {
+        std::uint32_t id = waiting_first_;
+        waiting_first_ = waiting_last_ = 0;
+        while (id != 0) {
+            datagram_send& at = datagram_sends_[id - 1];
+            const std::uint32_t next = at.next;
+            at.next = 0;
+            if (!try_send_to(at, id - 1)) {
+                (waiting_last_ != 0 ? datagram_sends_[waiting_last_ - 1].next : waiting_first_) =
+                    id;
+                waiting_last_ = id;
+            }
+            id = next;
+        }
+        for (std::uint32_t index = 0; index < sizes_.datagram_sockets; ++index) {
+            datagram_socket& at = datagram_sockets_[index];
+            if ((at.events & EPOLLOUT) != 0 && (at.flags & closing) == 0 &&
+                !sends_wait_for(at.descriptor)) {
+                watch_datagram_socket(index, at.events & ~std::uint32_t{EPOLLOUT});
+            }
+        }
+    }
+
+    /// Nobody will say when there is room again: all datagrams that wait for it have failed.
+    NETIO_COLD void give_up_waiting(int descriptor, int code) noexcept {
+        std::uint32_t id = waiting_first_;
+        waiting_first_ = waiting_last_ = 0;
+        while (id != 0) {
+            datagram_send& at = datagram_sends_[id - 1];
+            const std::uint32_t next = at.next;
+            at.next = 0;
+            if (at.descriptor == descriptor) {
+                errno = code;
+                keep_sent_to(at, id - 1, -1);
+            } else {
+                (waiting_last_ != 0 ? datagram_sends_[waiting_last_ - 1].next : waiting_first_) =
+                    id;
+                waiting_last_ = id;
+            }
+            id = next;
+        }
+    }
+
+    // ---- waiting
+
+    void work_off_ready(detail::event_writer& to) noexcept {
+        while (ready_at_ != ready_end_ && to.room() != 0) {
+            const epoll_event& each = ready_[ready_at_++];
+            const token who{each.data.u64};
+            const std::uint32_t events = each.events;
+            switch (who.op()) {
+            case operation::none: connection_event(who, events, to); break;
+            case operation::accept: accept_event(who, to); break;
+            case operation::receive_from: datagram_event(who, events, to); break;
+            case operation::send_to: resume_sends_to(); break;
+            default: break;  // wake: the word says more than the descriptor
+            }
+        }
+    }
+
+    void enter_kernel(detail::event_writer& to, std::uint64_t timeout_ns) noexcept {
+        int timeout_ms = to_milliseconds(timeout_ns);
+        if (timeout_ms != 0 && !announce_sleep()) {
+            timeout_ms = 0;
+        }
+        const int count = Sys::epoll_wait(epoll_, ready_, static_cast<int>(ready_max_), timeout_ms);
+        ++kernel_waits_;
+        ready_at_ = 0;
+        ready_end_ = count > 0 ? static_cast<std::uint32_t>(count) : 0;
+        if (to.count() == 0) {
+            take_wake(to);
+        }
+    }
+
+    /// Rounded up, for a wait that is too short would be repeated without end.
+    static int to_milliseconds(std::uint64_t timeout_ns) noexcept {
+        if (timeout_ns == forever_ns) {
+            return -1;
+        }
+        const std::uint64_t whole = timeout_ns / 1'000'000 + (timeout_ns % 1'000'000 != 0);
+        return whole < INT_MAX ? static_cast<int>(whole) : INT_MAX;
+    }
+
+    /// From here on a wake must be written; false if one came before.
+    bool announce_sleep() noexcept {
+        return (wake_state_.fetch_or(wake_asleep) & wake_woken) == 0;
+    }
+    /// Awake again; gives the event if somebody woke this loop.
+    void take_wake(detail::event_writer& to) noexcept {
+        // The common case costs no locked instruction: nobody woke it and it never slept.
+        if ((wake_state_.load(std::memory_order_relaxed) & (wake_asleep | wake_woken)) == 0) {
+            return;
+        }
+        if ((wake_state_.fetch_and(~(wake_asleep | wake_woken)) & wake_woken) != 0) {
+            to.put({}, operation::wake, event_kind::woken);
+        }
+    }
+
+    backend_limits sizes_{};
+    buffer_pool* pool_ = nullptr;
+    epoll_event* ready_ = nullptr;
+    connection* connections_ = nullptr;
+    listener* listeners_ = nullptr;
+    datagram_socket* datagram_sockets_ = nullptr;
+    datagram_send* datagram_sends_ = nullptr;
+    std::uint64_t stale_count_ = 0;
+    std::uint32_t ready_max_ = 0;
+    std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here
+    std::uint32_t ready_end_ = 0;  // to here
+    std::uint32_t kernel_waits_ = 0;
+    std::uint32_t run_first_ = 0;
+    std::uint32_t run_last_ = 0;
+    std::uint32_t run_count_ = 0;
+    std::uint32_t starved_first_ = 0;
+    std::uint32_t starved_last_ = 0;
+    std::uint32_t waiting_first_ = 0;  // datagrams for which the socket had no room
+    std::uint32_t waiting_last_ = 0;
+    int epoll_ = 0;
+    int wake_ = 0;
+    int spare_ = 0;  // plus one; given up for an accept when descriptors have run out
+    bool open_ = false;
+    bool waiting_ = false;
+    bool skipped_ = false;  // the last wait did without the kernel
+    bool foreign_ = false;  // another loop waits on our handle
+    std::atomic<std::uint32_t> wake_state_{0};
+};
+
+using epoll = basic_epoll<>;
+static_assert(backend<epoll>);
+
+NETIO_END
+
+#endif
+
+#endif

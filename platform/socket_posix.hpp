@@ -1,0 +1,424 @@
+// floor 5 · socket_posix.hpp · sockets of POSIX systems: errors, addresses, options, making them
+#ifndef NETIO_SOCKET_POSIX_HPP
+#define NETIO_SOCKET_POSIX_HPP
+
+#include "platform/contract.hpp"
+
+#if NETIO_HAS_POSIX
+
+#include <cerrno>
+#include <climits>
+#include <cstddef>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+NETIO_BEGIN
+
+namespace detail {
+
+/// One answer of the system: its number, its name, and what it means here.
+struct errno_row {
+    int code;
+    const char* name;
+    error why;
+};
+
+/// Every errno a call of a backend is documented to give; looked through on failures only. Where
+/// two names share a number the first one counts.
+inline constexpr errno_row errno_table[] = {
+    {ECONNRESET, "ECONNRESET", error::connection_reset},
+    {EPIPE, "EPIPE", error::broken_pipe},
+    {ECONNREFUSED, "ECONNREFUSED", error::connection_refused},
+    {ECONNABORTED, "ECONNABORTED", error::connection_aborted},
+    {ETIMEDOUT, "ETIMEDOUT", error::timed_out},
+    {EHOSTUNREACH, "EHOSTUNREACH", error::host_unreachable},
+    {EHOSTDOWN, "EHOSTDOWN", error::host_unreachable},
+    {ENETUNREACH, "ENETUNREACH", error::network_unreachable},
+    {ENETDOWN, "ENETDOWN", error::network_down},
+    {ENETRESET, "ENETRESET", error::connection_reset},
+    {EADDRINUSE, "EADDRINUSE", error::address_in_use},
+    // Only a unix connect to a listener whose queue is full shows this one to a user.
+    {EAGAIN, "EAGAIN", error::address_in_use},
+    {EADDRNOTAVAIL, "EADDRNOTAVAIL", error::address_unavailable},
+    {ENODEV, "ENODEV", error::address_unavailable},
+    {ENXIO, "ENXIO", error::address_unavailable},
+    {ENOENT, "ENOENT", error::address_unavailable},
+    {ENOTDIR, "ENOTDIR", error::address_unavailable},
+    {EACCES, "EACCES", error::permission_denied},
+    {EPERM, "EPERM", error::permission_denied},
+    {EROFS, "EROFS", error::permission_denied},
+    {ENAMETOOLONG, "ENAMETOOLONG", error::path_too_long},
+    {EMFILE, "EMFILE", error::descriptors_empty},
+    {ENFILE, "ENFILE", error::descriptors_empty},
+    {ENOBUFS, "ENOBUFS", error::kernel_memory_empty},
+    {ENOMEM, "ENOMEM", error::kernel_memory_empty},
+    {ENOSPC, "ENOSPC", error::kernel_memory_empty},
+    {EMSGSIZE, "EMSGSIZE", error::too_long},
+    {EAFNOSUPPORT, "EAFNOSUPPORT", error::not_supported},
+    {EPROTONOSUPPORT, "EPROTONOSUPPORT", error::not_supported},
+    {EPROTOTYPE, "EPROTOTYPE", error::not_supported},
+    {EOPNOTSUPP, "EOPNOTSUPP", error::not_supported},
+    {ENOPROTOOPT, "ENOPROTOOPT", error::not_supported},
+    {ENOSYS, "ENOSYS", error::not_supported},
+    {EDOM, "EDOM", error::option_invalid},
+    {EINVAL, "EINVAL", error::os_failure},
+    {EBADF, "EBADF", error::os_failure},
+    {ENOTSOCK, "ENOTSOCK", error::os_failure},
+    {ENOTCONN, "ENOTCONN", error::os_failure},
+    {EISCONN, "EISCONN", error::os_failure},
+    {EALREADY, "EALREADY", error::os_failure},
+    {EINPROGRESS, "EINPROGRESS", error::os_failure},
+    {EDESTADDRREQ, "EDESTADDRREQ", error::os_failure},
+    {EEXIST, "EEXIST", error::os_failure},
+    {EFAULT, "EFAULT", error::os_failure},
+    {EINTR, "EINTR", error::os_failure},
+    {EIO, "EIO", error::os_failure},
+    {ELOOP, "ELOOP", error::os_failure},
+    {EPROTO, "EPROTO", error::os_failure},
+};
+
+NETIO_COLD inline error error_of(int code) noexcept {
+    for (const errno_row& row : errno_table) {
+        if (row.code == code) {
+            return row.why;
+        }
+    }
+    return error::os_failure;
+}
+
+NETIO_COLD inline const char* errno_name(int code) noexcept {
+    for (const errno_row& row : errno_table) {
+        if (row.code == code) {
+            return row.name;
+        }
+    }
+    return "";
+}
+
+NETIO_COLD inline os_status status_of(int code) noexcept {
+    NETIO_ASSERT(code != 0);
+    return {error_of(code), code};
+}
+
+/// Room for every address a backend handles.
+union socket_address {
+    sockaddr any;
+    sockaddr_in ipv4;
+    sockaddr_in6 ipv6;
+    sockaddr_un path;
+};
+
+/// Longest path of a unix socket: one byte of the system's field is the terminating NUL (or the
+/// leading one of the abstract namespace). 107 on Linux, 103 on the BSDs.
+inline constexpr std::size_t unix_path_max = sizeof(sockaddr_un::sun_path) - 1;
+
+/// The endpoint in the system's form; its size, 0 where the endpoint is no IP address.
+inline socklen_t to_socket_address(const endpoint& from, socket_address& to) noexcept {
+    if (from.family == address_family::ipv4) {
+        to.ipv4 = {};
+        to.ipv4.sin_family = AF_INET;
+        to.ipv4.sin_port = htons(from.port);
+        std::memcpy(&to.ipv4.sin_addr, from.address.data(), 4);
+        return sizeof(to.ipv4);
+    }
+    if (from.family == address_family::ipv6) {
+        to.ipv6 = {};
+        to.ipv6.sin6_family = AF_INET6;
+        to.ipv6.sin6_port = htons(from.port);
+        to.ipv6.sin6_flowinfo = htonl(from.flow_info);
+        to.ipv6.sin6_scope_id = from.scope_id;
+        std::memcpy(&to.ipv6.sin6_addr, from.address.data(), 16);
+        return sizeof(to.ipv6);
+    }
+    return 0;
+}
+
+/// What the system reported; family none if it reported nothing netio knows.
+inline endpoint to_endpoint(const socket_address& from, socklen_t size) noexcept {
+    endpoint out;
+    if (size < sizeof(sa_family_t)) {
+        return out;
+    }
+    if (from.any.sa_family == AF_INET && size >= sizeof(from.ipv4)) {
+        std::memcpy(out.address.data(), &from.ipv4.sin_addr, 4);
+        out.port = ntohs(from.ipv4.sin_port);
+        out.family = address_family::ipv4;
+    } else if (from.any.sa_family == AF_INET6 && size >= sizeof(from.ipv6)) {
+        std::memcpy(out.address.data(), &from.ipv6.sin6_addr, 16);
+        out.port = ntohs(from.ipv6.sin6_port);
+        out.flow_info = ntohl(from.ipv6.sin6_flowinfo);
+        out.scope_id = from.ipv6.sin6_scope_id;
+        out.family = address_family::ipv6;
+    } else if (from.any.sa_family == AF_UNIX) {
+        out.family = address_family::unix_path;
+    }
+    return out;
+}
+
+/// A path, or a name of Linux's abstract namespace after '@', in the system's form. Never cut: too
+/// long is an error, and so is a NUL inside a path, where the system would cut.
+inline error to_unix_address(std::string_view path, bool abstract_names, socket_address& to,
+                             socklen_t& size) noexcept {
+    NETIO_ASSERT(!path.empty());
+    if (path.size() > unix_path_max) {
+        return error::path_too_long;
+    }
+    const bool abstract = path[0] == '@';
+    if (abstract && !abstract_names) {
+        return error::not_supported;
+    }
+    if (path.find('\0') != std::string_view::npos) {
+        return error::address_invalid;
+    }
+    to.path = {};
+    to.path.sun_family = AF_UNIX;
+    std::memcpy(to.path.sun_path, path.data(), path.size());
+    if (abstract) {
+        to.path.sun_path[0] = '\0';
+    }
+    // A path's terminating NUL counts; an abstract name ends where its size says.
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + !abstract);
+    return error::none;
+}
+
+/// Sets options one after another and keeps the first failure.
+template <class Sys>
+class option_setter {
+public:
+    explicit option_setter(int descriptor) noexcept : descriptor_(descriptor) {}
+
+    void set(int level, int option, const void* value, std::size_t value_bytes) noexcept {
+        if (!status) {
+            return;
+        }
+        if (option < 0) {  // this system has no such option
+            status.why = error::not_supported;
+        } else if (Sys::setsockopt(descriptor_, level, option, value,
+                                   static_cast<socklen_t>(value_bytes)) != 0) {
+            status = status_of(errno);
+        }
+    }
+    void set(int level, int option, std::uint32_t value) noexcept {
+        if (value > INT_MAX) {
+            fail(error::option_invalid);
+            return;
+        }
+        const int number = static_cast<int>(value);
+        set(level, option, &number, sizeof(number));
+    }
+    /// Only where the user asked for it.
+    void set_unless_zero(int level, int option, std::uint32_t value) noexcept {
+        if (value != 0) {
+            set(level, option, value);
+        }
+    }
+    void fail(error why) noexcept {
+        if (status) {
+            status.why = why;
+        }
+    }
+
+    os_status status{};
+
+private:
+    int descriptor_;
+};
+
+template <class Sys>
+void set_traffic_class(option_setter<Sys>& to, int family, bool dual_stack,
+                       std::uint8_t dscp) noexcept {
+    if (dscp > 63) {
+        to.fail(error::option_invalid);
+    }
+    const std::uint32_t octet = std::uint32_t{dscp} << 2;
+    if (family == AF_INET6) {
+        to.set_unless_zero(IPPROTO_IPV6, IPV6_TCLASS, octet);
+    }
+    if (family == AF_INET || dual_stack) {
+        to.set_unless_zero(IPPROTO_IP, IP_TOS, octet);
+    }
+}
+
+/// What TCP alone has; unix sockets have none of it and ignore the wish.
+template <class Sys>
+void set_tcp_options(option_setter<Sys>& to, const socket_options& options) noexcept {
+    to.set_unless_zero(IPPROTO_TCP, TCP_NODELAY, options.no_delay);
+    to.set_unless_zero(IPPROTO_TCP, Sys::quick_ack_option, options.quick_ack);
+    to.set_unless_zero(IPPROTO_TCP, Sys::user_timeout_option, options.user_timeout_ms);
+    const bool keepalive = (options.keepalive_idle_s | options.keepalive_interval_s |
+                            options.keepalive_probes) != 0;
+    to.set_unless_zero(SOL_SOCKET, SO_KEEPALIVE, keepalive);
+    to.set_unless_zero(IPPROTO_TCP, Sys::keepalive_idle_option, options.keepalive_idle_s);
+    to.set_unless_zero(IPPROTO_TCP, TCP_KEEPINTVL, options.keepalive_interval_s);
+    to.set_unless_zero(IPPROTO_TCP, TCP_KEEPCNT, options.keepalive_probes);
+}
+
+template <class Sys>
+void set_socket_options(option_setter<Sys>& to, int family, bool tcp, bool dual_stack,
+                        const socket_options& options) noexcept {
+    to.set_unless_zero(SOL_SOCKET, SO_RCVBUF, options.receive_bytes);
+    to.set_unless_zero(SOL_SOCKET, SO_SNDBUF, options.send_bytes);
+    if (family != AF_UNIX) {
+        set_traffic_class(to, family, dual_stack, options.dscp);
+        if (!options.bind_device.empty()) {
+            to.set(SOL_SOCKET, Sys::bind_device_option, options.bind_device.data(),
+                   options.bind_device.size());
+        }
+    }
+    if (tcp) {
+        set_tcp_options(to, options);
+    }
+    for (const raw_option& each : options.raw) {
+        to.set(each.level, each.option, each.value.data(), each.value.size());
+    }
+}
+
+/// Closes what was made so far: a call that fails holds nothing. The reason is read before.
+template <class Sys>
+os_handle give_up(int descriptor, os_status why) noexcept {
+    NETIO_ASSERT(!why);
+    if (descriptor >= 0) {
+        Sys::close(descriptor);
+    }
+    return {no_handle, why};
+}
+
+template <class Sys>
+error to_stream_address(const stream_address& from, socket_address& to, socklen_t& size) noexcept {
+    if (!from.unix_path.empty()) {
+        return to_unix_address(from.unix_path, Sys::abstract_names, to, size);
+    }
+    size = to_socket_address(from.ip, to);
+    return size != 0 ? error::none : error::address_invalid;
+}
+
+/// A bound, listening, non-blocking stream socket that no child inherits.
+template <class Sys>
+os_handle listen_stream(const stream_address& address, const listen_options& options) noexcept {
+    socket_address where;
+    socklen_t size = 0;
+    if (const error why = to_stream_address<Sys>(address, where, size); why != error::none) {
+        return {no_handle, {why, 0}};
+    }
+    const int family = where.any.sa_family;
+    const bool tcp = family != AF_UNIX;
+    const int made = Sys::open_socket(family, SOCK_STREAM);
+    if (made < 0) {
+        return {no_handle, status_of(errno)};
+    }
+    option_setter<Sys> to(made);
+    if (tcp) {
+        to.set_unless_zero(SOL_SOCKET, SO_REUSEADDR, options.reuse_address);
+        to.set_unless_zero(SOL_SOCKET, SO_REUSEPORT, options.reuse_port);
+        to.set_unless_zero(IPPROTO_TCP, Sys::defer_accept_option, options.defer_accept_s);
+        to.set_unless_zero(IPPROTO_TCP, Sys::fast_open_option, options.fast_open);
+    }
+    if (family == AF_INET6) {
+        to.set(IPPROTO_IPV6, IPV6_V6ONLY, options.dual_stack ? 0U : 1U);
+    }
+    set_socket_options(to, family, tcp, options.dual_stack, options.socket);
+    if (!to.status) {
+        return give_up<Sys>(made, to.status);
+    }
+    // The system cuts a backlog to its own maximum, so the largest number asks for just that.
+    const int backlog = options.backlog == 0 || options.backlog > INT_MAX
+                            ? INT_MAX
+                            : static_cast<int>(options.backlog);
+    if (Sys::bind(made, &where.any, size) != 0 || Sys::listen(made, backlog) != 0) {
+        return give_up<Sys>(made, status_of(errno));
+    }
+    return {made, {}};
+}
+
+/// A bound UDP socket, non-blocking, that no child inherits.
+template <class Sys>
+os_handle open_bound_datagram(const endpoint& address, const datagram_options& options) noexcept {
+    socket_address where;
+    const socklen_t size = to_socket_address(address, where);
+    if (size == 0) {
+        return {no_handle, {error::address_invalid, 0}};
+    }
+    const int family = where.any.sa_family;
+    const int made = Sys::open_socket(family, SOCK_DGRAM);
+    if (made < 0) {
+        return {no_handle, status_of(errno)};
+    }
+    option_setter<Sys> to(made);
+    to.set_unless_zero(SOL_SOCKET, SO_REUSEPORT, options.reuse_port);
+    if (family == AF_INET6) {
+        to.set(IPPROTO_IPV6, IPV6_V6ONLY, options.dual_stack ? 0U : 1U);
+    }
+    set_socket_options(to, family, false, options.dual_stack, options.socket);
+    if (!to.status) {
+        return give_up<Sys>(made, to.status);
+    }
+    if (Sys::bind(made, &where.any, size) != 0) {
+        return give_up<Sys>(made, status_of(errno));
+    }
+    return {made, {}};
+}
+
+/// A stream socket whose connection is under way or already there.
+template <class Sys>
+os_handle connect_stream(const stream_address& address, const socket_options& options) noexcept {
+    socket_address where;
+    socklen_t size = 0;
+    // A mapped address goes out as plain IPv4: a socket of its own family needs no V6ONLY.
+    const stream_address plain{unmapped(address.ip), address.unix_path};
+    if (const error why = to_stream_address<Sys>(plain, where, size); why != error::none) {
+        return {no_handle, {why, 0}};
+    }
+    const int family = where.any.sa_family;
+    const int made = Sys::open_socket(family, SOCK_STREAM);
+    if (made < 0) {
+        return {no_handle, status_of(errno)};
+    }
+    option_setter<Sys> to(made);
+    set_socket_options(to, family, family != AF_UNIX, false, options);
+    if (!to.status) {
+        return give_up<Sys>(made, to.status);
+    }
+    // After EINTR a non-blocking connect goes on by itself, as after EINPROGRESS.
+    if (Sys::connect(made, &where.any, size) != 0 && errno != EINPROGRESS && errno != EINTR) {
+        return give_up<Sys>(made, status_of(errno));
+    }
+    return {made, {}};
+}
+
+template <class Sys>
+result<endpoint> local_endpoint(socket_handle handle) noexcept {
+    socket_address where;
+    socklen_t size = sizeof(where);
+    if (Sys::getsockname(static_cast<int>(handle), &where.any, &size) != 0) {
+        return error_of(errno);
+    }
+    return to_endpoint(where, size);
+}
+
+/// Raises the soft limit of descriptors to `count` or as near as the hard limit lets; what holds
+/// afterwards.
+template <class Sys>
+std::uint64_t raise_descriptor_limit(std::uint64_t count) noexcept {
+    rlimit bound{};
+    if (Sys::get_descriptor_limit(bound) != 0) {
+        return 0;
+    }
+    if (bound.rlim_cur >= count) {
+        return bound.rlim_cur;
+    }
+    rlimit wanted = bound;
+    wanted.rlim_cur = bound.rlim_max < count ? bound.rlim_max : static_cast<rlim_t>(count);
+    return Sys::set_descriptor_limit(wanted) == 0 ? wanted.rlim_cur : bound.rlim_cur;
+}
+
+}  // namespace detail
+
+NETIO_END
+
+#endif
+
+#endif
