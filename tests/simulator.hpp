@@ -125,6 +125,7 @@ private:
         bool receive_over = false;
         bool receive_bagged = false;
         bool starved = false;
+        std::uint64_t receive_told = 0;  // the wait that reported the last event
         mutable_bytes into{};
         std::uint64_t into_hash = 0;
         std::uint32_t credit_left = 0;
@@ -150,6 +151,7 @@ private:
         std::uint32_t flying = 0;
         bool on = false;
         bool in_bag = false;
+        std::uint64_t failed_told = 0;  // the wait that reported the failure
     };
     struct receiver {
         token who{};
@@ -229,6 +231,7 @@ private:
     std::uint32_t attached_ = 0;
     bool woken_ = false;
     bool waiting_ = false;
+    std::uint64_t waits_ = 1;
     std::vector<stream> streams_;
     std::vector<acceptor> acceptors_;
     std::vector<receiver> receivers_;
@@ -623,6 +626,9 @@ inline os_status simulator::start_accept(socket_handle handle, token who) noexce
 inline void simulator::stop_accept(token who) noexcept {
     sim_require(net_ != nullptr && who.index() < acceptors_.size(), "stop_accept: a known token");
     acceptor& of = acceptors_[who.index()];
+    if (!of.on && of.who == who && of.failed_told == waits_) {
+        return;  // the failure is in the caller's hands, perhaps not looked at yet
+    }
     sim_require(of.on && of.who == who, "stop_accept: an accept is outstanding");
     of.on = false;
     sim_listener& at = net_->listener(of.listener);
@@ -679,6 +685,7 @@ inline bool simulator::run_accept(std::uint32_t slot, event& out) noexcept {
         }
     }
     stop_accept(of.who);
+    of.failed_told = waits_;
     constexpr sim_error no_descriptors{error::descriptors_empty, 24, "EMFILE"};
     return failed(out, operation::accept, wrong ? net_->pick(sim_accept_errors) : no_descriptors);
 }
@@ -973,6 +980,7 @@ inline bool simulator::run_receive(std::uint32_t slot, event& out) noexcept {
     }
     if (first.disarmed || first.kind != event_kind::received) {
         of.receiving = of.armed = false;
+        of.receive_told = waits_;
         of.receive_over = first.kind != event_kind::received;
     } else if (of.arrivals_count != 0 || (of.armed && readable(of))) {
         post_receive(slot);
@@ -983,6 +991,9 @@ inline bool simulator::run_receive(std::uint32_t slot, event& out) noexcept {
 inline void simulator::stop_receive(token who) noexcept {
     stream& of = known(who, "stop_receive: attached");
     sim_require(!of.closing, "stop_receive: not closing");
+    if (!of.receiving && of.receive_told == waits_) {
+        return;  // its last event is in the caller's hands, perhaps not looked at yet
+    }
     sim_require(of.receiving, "stop_receive: a receive is outstanding");
     if (of.armed && !of.starved && net_->fault(sim_fault::late_after_stop)) {
         perform_receive(who.index());
@@ -1463,6 +1474,7 @@ inline std::uint32_t simulator::wait(std::span<event> out, std::uint64_t timeout
     sim_require(out.size() >= 4, "wait: room for 4 events at least");
     waiting_ = true;
     last_out_ = out;
+    ++waits_;
     ++net.counts.waits;
     net.pass(net.choose.below(static_cast<std::uint32_t>(net.options.turn_ns_max) + 1));
     const std::uint64_t now = net.now_ns();
