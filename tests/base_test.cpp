@@ -1,0 +1,66 @@
+#include "netio.hpp"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <string_view>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+/// What a child that fails an assert writes to standard error, and whether it died by a signal.
+struct base_death {
+    char said[256] = {};
+    bool by_signal = false;
+};
+
+base_death base_fail_in_child() {
+    base_death death;
+    int ends[2] = {};
+    REQUIRE(pipe(ends) == 0);
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        signal(SIGILL, SIG_DFL);
+        signal(SIGTRAP, SIG_DFL);
+        netio::assert_failed("two < one", "some.hpp", 12);
+    }
+    close(ends[1]);
+    std::size_t byte_count = 0;
+    while (byte_count < sizeof(death.said) - 1) {
+        const ssize_t got =
+            read(ends[0], death.said + byte_count, sizeof(death.said) - 1 - byte_count);
+        if (got <= 0) {
+            break;
+        }
+        byte_count += static_cast<std::size_t>(got);
+    }
+    close(ends[0]);
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    death.by_signal = WIFSIGNALED(status);
+    return death;
+}
+
+}  // namespace
+
+TEST_CASE("base: versions compare by major, minor and patch") {
+    CHECK(NETIO_MAKE_VERSION(1, 2, 3) == 10203);
+    CHECK(NETIO_MAKE_VERSION(1, 0, 0) > NETIO_MAKE_VERSION(0, 99, 99));
+    CHECK(NETIO_VERSION ==
+          NETIO_MAKE_VERSION(NETIO_VERSION_MAJOR, NETIO_VERSION_MINOR, NETIO_VERSION_PATCH));
+}
+
+TEST_CASE("base: a failed assert says one line and ends the program by a signal") {
+    const base_death death = base_fail_in_child();
+    CHECK(std::string_view{death.said} == "netio: assert failed: two < one (some.hpp:12)\n");
+    CHECK(death.by_signal);
+}
+
+TEST_CASE("base: a true assert costs nothing visible") {
+    int evaluated_count = 0;
+    NETIO_ASSERT(++evaluated_count == 1);
+    CHECK(evaluated_count == 1);
+}
