@@ -1,5 +1,6 @@
 // Replays files and folders through a fuzz target where there is no libFuzzer:
-//   g++ -std=c++20 -I. fuzz/proxy_fuzz.cpp fuzz/replay_main.cpp -o replay && ./replay fuzz/corpus/proxy
+//   g++ -std=c++20 -I. fuzz/proxy_fuzz.cpp fuzz/replay_main.cpp -o replay
+//   ./replay fuzz/corpus/proxy
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

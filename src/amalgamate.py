@@ -4,8 +4,8 @@
     src/amalgamate.py            writes netio.hpp
     src/amalgamate.py --check    fails if netio.hpp differs from what it would write
 
-Each part begins with `// floor N · name.hpp · what it is`. A part may include parts of strictly lower
-floors only; every part is used exactly once; the output depends on nothing but the parts.
+Each part begins with `// floor N · name.hpp · what it is`. A part may include parts of strictly
+lower floors only; every part is used exactly once; the output depends on nothing but the parts.
 """
 import pathlib
 import re
@@ -15,7 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "netio.hpp"
 TITLE = re.compile(r"^// floor (\d) · ([a-z0-9_]+\.hpp) · (.+)$")
 INCLUDE = re.compile(r'^#include "((?:src|platform)/[a-z0-9_]+\.hpp)"$')
-GUARD = re.compile(r"^#(?:ifndef|define) (NETIO_[A-Z0-9_]+_HPP)$")
+QUOTED = re.compile(r'^\s*#\s*include\s*"')
+GUARD = re.compile(r"^#ifndef (NETIO_[A-Z0-9_]+_HPP)$")
 
 
 class Part:
@@ -29,13 +30,18 @@ class Part:
             fail(f"{self.name}: the first line names {title[2]}")
         self.floor, self.what = int(title[1]), title[3]
         self.includes = [found[1] for found in map(INCLUDE.match, self.lines) if found]
+        for line in self.lines:
+            if QUOTED.match(line) and not INCLUDE.match(line):
+                fail(f"{self.name}: {line.strip()}: parts are included as "
+                     '#include "src/name.hpp" or "platform/name.hpp", alone on the line')
 
     def body(self):
         """The lines without the guard, the includes of other parts and the title."""
         lines = self.lines[1:]
         while lines and not lines[-1].strip():
             lines.pop()
-        if (len(lines) < 3 or not GUARD.match(lines[0]) or not GUARD.match(lines[1])
+        guard = GUARD.match(lines[0] if lines else "")
+        if (not guard or len(lines) < 3 or lines[1] != f"#define {guard[1]}"
                 or lines[-1] != "#endif"):
             fail(f"{self.name}: must be wrapped in #ifndef NETIO_…_HPP / #define / #endif")
         kept = [line for line in lines[2:-1] if not INCLUDE.match(line)]
