@@ -14,10 +14,11 @@
     NETIO_MAKE_VERSION(NETIO_VERSION_MAJOR, NETIO_VERSION_MINOR, NETIO_VERSION_PATCH)
 
 // What a user may set before the include:
-//   NETIO_CHECKS          0 no asserts, 1 cheap ones (default, kept in release), 2 whole-list checks too
+//   NETIO_CHECKS          0 no asserts, 1 cheap ones (default, kept in release), 2 all of them
 //   NETIO_PLATFORM        0 leaves out everything that needs an operating system
 //   NETIO_BACKEND_HEADER  "mine.hpp": a backend of the user's own in place of the built-in ones
-//   NETIO_ASSERT_HOOK     a function name, void(const char* text, const char* file, int line) noexcept
+//   NETIO_ASSERT_HOOK     a function's name: void(const char* text, const char* file, int line)
+//                         noexcept
 #ifndef NETIO_CHECKS
 #define NETIO_CHECKS 1
 #endif

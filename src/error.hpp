@@ -238,8 +238,8 @@ private:
 
 }  // namespace detail
 
-/// One line without a newline that names the thing: "listen 0.0.0.0:80: permission denied (EACCES)".
-/// Writes a terminating NUL too; cut to fit. Any thread.
+/// One line without a newline that names the thing: "listen 0.0.0.0:80: permission denied
+/// (EACCES)". Writes a terminating NUL too; cut to fit. Any thread.
 constexpr std::string_view describe(const failure& what, std::span<char> out) noexcept {
     detail::line_writer line(out);
     line.put(what.operation);

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# tests/run counts what its jobs say, fails on any failure, and refuses what it does not know.
+set -u
+run=$PWD/tests/run
+tree=$NETIO_BUILD/tree
+mkdir -p "$tree/tests" "$tree/src"
+cp "$run" "$tree/tests/run"
+
+# is NAME WANTED_EXIT WANTED_LAST_LINE ARGUMENTS...
+is() {
+    local name=$1 wanted_exit=$2 wanted_line=$3 said exit_code line
+    shift 3
+    said=$("$tree/tests/run" "$@" 2>&1)
+    exit_code=$?
+    line=$(tail -n 1 <<<"$said")
+    if [ "$exit_code" = "$wanted_exit" ] && [[ $line == $wanted_line ]]; then
+        echo "ok tests/run: $name"
+    else
+        echo "not ok tests/run: $name: exit $exit_code, last line: $line"
+    fi
+}
+
+script() {
+    printf '#!/usr/bin/env bash\n%s\n' "$2" >"$tree/tests/$1"
+    chmod +x "$tree/tests/$1"
+}
+
+is "an unknown argument is named" 2 "tests/run: unknown argument '--lnog'; usage: *" --lnog
+is "--only needs a step" 2 "tests/run: --only needs the name of a step; usage: *" --only
+is "an unknown step is named" 2 "tests/run: no step 'uint', there are: sync *" --only uint
+is "--list names the steps" 0 "bazel" --list
+
+script tidy.py 'exit 0'
+is "a job that exits with 0 passes" 0 "1 passed, 0 failed" --only tidy
+script tidy.py 'echo broken; exit 3'
+is "a job that exits with 3 fails" 1 "0 passed, 1 failed" --only tidy
+
+script a_test.sh 'echo "ok one"; echo "ok two"; echo "ok three # SKIP no disk"'
+is "lines are counted, skips apart" 0 "2 passed, 0 failed, 1 skipped" --only scripts
+script b_test.sh 'echo "ok four"; echo "not ok five: because"'
+is "one failing line fails the run" 1 "3 passed, 1 failed, 1 skipped" --only scripts
+script b_test.sh 'echo "ok four"; exit 1'
+is "dying after an ok is a failure" 1 "3 passed, 1 failed, 1 skipped" --only scripts
+script b_test.sh ':'
+is "saying nothing is a failure" 1 "2 passed, 1 failed, 1 skipped" --only scripts
+script b_test.sh '[ "${NETIO_LONG:-}" = 1 ] && echo "ok long" || echo "ok short # SKIP"'
+is "--long reaches the tests" 0 "3 passed, 0 failed, 1 skipped" --long --only scripts
+is "without --long it does not" 0 "2 passed, 0 failed, 2 skipped" --only scripts
+script b_test.sh 'read -r line && echo "not ok input: $line" || echo "ok no input"'
+is "tests have no standard input" 0 "3 passed, 0 failed, 1 skipped" --only scripts
