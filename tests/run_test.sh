@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # tests/run counts what its jobs say, fails on any failure, and refuses what it does not know.
 set -u
+unset NETIO_LONG
 run=$PWD/tests/run
 tree=$NETIO_BUILD/tree
 mkdir -p "$tree/tests" "$tree/src"
