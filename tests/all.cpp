@@ -3,3 +3,5 @@
 #include "tests/main.cpp"
 
 #include "tests/base_test.cpp"
+#include "tests/crc32c_test.cpp"
+#include "tests/endpoint_test.cpp"

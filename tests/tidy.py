@@ -36,6 +36,7 @@ BANNED_IN_PARTS = re.compile(
     r"\b(?:throw|try|catch|dynamic_cast|typeid|thread_local)\b|"
     r"#\s*include\s*<(?:iostream|ostream|istream|sstream|fstream|memory|functional|string|vector|"
     r"map|unordered_map|deque|list|set|chrono|thread|mutex|regex|locale|format|any|future)>")
+COMMAND = re.compile(r"// (?:c|g|clang)\+\+ ")
 CONTROL = re.compile(r"^\s*(?:else\b|if\b|for\b|while\b|switch\b|do\b|case\b|default\b)")
 SCOPE = re.compile(r"\b(?:namespace|struct|class|union|enum)\b[^()]*$|\bextern\s*$|\bconcept\b")
 NOT_A_LIST = re.compile(r"\b(?:alignas|__attribute__|__declspec)\s*\((?:[^()]|\([^()]*\))*\)")
@@ -131,7 +132,8 @@ class Tidy:
     def look_at_lines(self, path, text):
         is_code = path.suffix in CODE or text.startswith("#!")
         for number, line in enumerate(text.split("\n"), 1):
-            if is_code and len(line) > COLUMNS_MAX:
+            is_command = number == 1 and COMMAND.match(line)  # has to stay one line
+            if is_code and len(line) > COLUMNS_MAX and not is_command:
                 self.say(path, number, f"{len(line)} columns, at most {COLUMNS_MAX}")
             if line != line.rstrip():
                 self.say(path, number, "trailing blank")

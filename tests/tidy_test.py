@@ -48,6 +48,10 @@ def about_lines():
           "src/part.hpp:4: 101 columns, at most 100")
     passes("a line of 100 columns", {"src/part.hpp": part(wide[:-1])})
     passes("columns are characters, not bytes", {"src/part.hpp": part("// " + "·" * 97)})
+    passes("the command in the first line may be wide",
+           {"fuzz/a_fuzz.cpp": "// clang++ " + "x" * 100 + "\n"})
+    trips("a command elsewhere may not", {"a.cpp": "\n// clang++ " + "x" * 90 + "\n"},
+          "a.cpp:2: 101 columns, at most 100")
     passes("prose and data may be wide", {"README.md": wide + "\n"})
     trips("a wide script", {"tests/run": "#!/usr/bin/env bash\n# " + "x" * 99 + "\n"},
           "tests/run:2: 101 columns, at most 100")
