@@ -64,9 +64,10 @@ def blanked(text):
 def cpp_functions(code):
     """(first line, last line) of each outermost function, from its declaration to its brace."""
     code = re.sub(r"(?m)^[ \t]*#(?:.*\\\n)*.*", lambda found: "\n" * found[0].count("\n"), code)
-    stack, start, line = [], 0, 1
+    stack, start, line, open_count = [], 0, 1, 0
     for at, sign in enumerate(code):
         line += sign == "\n"
+        open_count += (sign == "(") - (sign == ")")
         if sign == "{":
             kind = "inside" if any(kind == "function" for kind, _ in stack) else \
                 kind_of_block(code[start:at])
@@ -75,7 +76,7 @@ def cpp_functions(code):
             kind, first = stack.pop()
             if kind == "function":
                 yield first, line
-        if sign == ";" or (sign in "{}" and kind != "member"):
+        if (sign == ";" and open_count == 0) or (sign in "{}" and kind != "member"):
             start = at + 1
 
 

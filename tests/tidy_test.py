@@ -85,6 +85,9 @@ def about_functions():
           "src/part.hpp:4: function of 71 lines, at most 70")
     types = ["struct alignas(8) wide {"] + ["    int at() const { return 1; }"] * 80 + ["};"]
     passes("a long type is no long function", {"src/part.hpp": part(*types)})
+    table = ["inline constexpr auto table = [] {"]
+    table += ["    for (int at = 0; at < 3; ++at) {"] + ["        step();"] * 80 + ["    }", "}();"]
+    passes("a table made by a loop is no long function", {"src/part.hpp": part(*table)})
     nested = long_function(head, 60)
     nested[1:3] = ["    if (at > 0) {", "    }"]
     passes("blocks inside do not end a function", {"src/part.hpp": part(*(nested + nested))})
