@@ -49,3 +49,32 @@ is "--long reaches the tests" 0 "3 passed, 0 failed, 1 skipped" --long --only sc
 is "without --long it does not" 0 "2 passed, 0 failed, 2 skipped" --only scripts
 script b_test.sh 'read -r line && echo "not ok input: $line" || echo "ok no input"'
 is "tests have no standard input" 0 "3 passed, 0 failed, 1 skipped" --only scripts
+
+# The judge of programs that must not compile, and of first lines that must.
+refusal() {
+    mkdir -p "$tree/tests/compile_fail"
+    printf '%s\n' "$@" >"$tree/tests/compile_fail/a.cpp"
+}
+fault='#error "no such hook"'
+control='#ifndef NETIO_EXPECT_OK'
+refusal '// expects: no such hook' "$control" "$fault" '#endif'
+is "a refused program passes by two compilers" 0 "2 passed, 0 failed" --only compile_fail
+refusal '// expects: no such hook' 'int main() {}'
+is "a program that compiles fails" 1 "0 passed, 2 failed" --only compile_fail
+refusal '// expects: no such gate' "$control" "$fault" '#endif'
+is "another sentence fails" 1 "0 passed, 2 failed" --only compile_fail
+refusal '// expects: no such hook' "$fault"
+is "a twin that does not compile fails" 1 "0 passed, 2 failed" --only compile_fail
+refusal '// a program' "$fault"
+is "no stated sentence fails" 1 "0 passed, 2 failed" --only compile_fail
+
+example() {
+    mkdir -p "$tree/examples"
+    printf '%s\n' "$@" 'int main() {}' >"$tree/examples/a.cpp"
+}
+example '// g++ -std=c++20 -O2 -I. examples/a.cpp -o a'
+is "an example builds by its first line" 0 "1 passed, 0 failed" --only examples
+example '// g++ -std=c++20 -O2 -I. examples/b.cpp -o a'
+is "a first line that builds another file fails" 1 "0 passed, 1 failed" --only examples
+example '// an example'
+is "no command in the first line fails" 1 "0 passed, 1 failed" --only examples
