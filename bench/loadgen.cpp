@@ -36,8 +36,8 @@ namespace {
 
 constexpr std::uint64_t second_ns = 1'000'000'000;
 constexpr std::uint64_t stall_ns = 10 * second_ns;
-constexpr std::uint64_t settle_ns = 3'000'000;     // the server falls asleep before its clock is read
-constexpr std::uint32_t payload_offsets = 4096;    // messages start at different places of the block
+constexpr std::uint64_t settle_ns = 3'000'000;   // the server sleeps before its clock is read
+constexpr std::uint32_t payload_offsets = 4096;  // messages start at different places
 constexpr std::uint32_t connections_per_source = 8192;
 
 [[noreturn]] __attribute__((format(printf, 1, 2))) void die(const char* format, ...) {
@@ -152,6 +152,7 @@ struct target {
     pid_t pid = 0;
     clockid_t cpu_clock = CLOCK_MONOTONIC;
     int epoll = -1;
+    std::uint64_t all_round_trips = 0;  // the warm-up's too
     std::vector<connection> connections;
     std::vector<round_result> rounds;
 };
@@ -442,8 +443,8 @@ void generator::on_event(target& server, connection& peer, std::uint32_t ready) 
 std::uint64_t generator::issue_due(target& server, std::uint64_t now) {
     const double interval_ns = static_cast<double>(second_ns) / chosen_.rate;
     for (;;) {
-        const std::uint64_t due_ns =
-            start_ns_ + static_cast<std::uint64_t>(static_cast<double>(issued_count_) * interval_ns);
+        const double offset_ns = static_cast<double>(issued_count_) * interval_ns;
+        const std::uint64_t due_ns = start_ns_ + static_cast<std::uint64_t>(offset_ns);
         if (due_ns >= stop_ns_ || due_ns > now) { return due_ns; }
         connection& peer = server.connections[issued_count_ % chosen_.connections];
         ++issued_count_;
@@ -552,6 +553,7 @@ void generator::run_round(target& server, std::uint64_t slice_ns, bool keep) {
         scratch.server_cpu_ns = server_after - server_before;
     }
     result_ = nullptr;
+    server.all_round_trips += scratch.round_trips;
     if (keep) { server.rounds.push_back(scratch); }
 }
 
@@ -609,7 +611,9 @@ void print_report(const options& chosen, const std::vector<target>& targets) {
     for (std::size_t index = 0; index < targets.size(); ++index) {
         const target& server = targets[index];
         round_result total;
-        std::printf(" {\"name\":\"%s\",\"rounds\":[\n", server.name.c_str());
+        std::printf(" {\"name\":\"%s\",\"all_round_trips\":%llu,\"rounds\":[\n",
+                    server.name.c_str(),
+                    static_cast<unsigned long long>(server.all_round_trips));
         for (std::size_t round = 0; round < server.rounds.size(); ++round) {
             const round_result& one = server.rounds[round];
             print_result("  ", one, server.pid != 0);
