@@ -5,7 +5,31 @@
 // Contents
 //   floor 0 · src/base.hpp · version, inline namespace, assert levels and hook, feature macros
 //   floor 1 · src/error.hpp · error, result, failure with context, parsed, close reasons
+//   floor 1 · platform/crc32c_machine.hpp · CRC32C by the processor's own instruction, where it has one
 //   floor 2 · src/bytes.hpp · views of bytes, wire integers, wiping
+//   floor 2 · src/endpoint.hpp · addresses with ports and networks, their text form, without the OS
+//   floor 2 · src/limits.hpp · how much of everything: the sizes a storage is built from
+//   floor 2 · src/crc32c.hpp · the Castagnoli checksum (RFC 9260 appendix A), by instruction or table
+//   floor 2 · src/stats.hpp · what every pool tells of itself
+//   floor 3 · src/slab.hpp · slots of one size with generations: take, give, stale ids found
+//   floor 3 · src/wheel.hpp · deadlines: arm, move, cancel and expire in O(1), exact to the tick
+//   floor 3 · src/buffer_pool.hpp · buffers of one size, two quotas, wiped when given back
+//   floor 3 · src/post_queue.hpp · bounded queue of words from any thread to one owner
+//   floor 3 · src/proxy.hpp · PROXY protocol versions 1 and 2: parse and encode, with TLVs and CRC32C
+//   floor 3 · src/envelope.hpp · ARP1 envelopes: frame, decode into views, write without a heap
+//   floor 3 · src/options.hpp · run-time choices of listeners, outgoing connections and datagram sockets
+//   floor 4 · platform/contract.hpp · what a kernel must offer: tokens, events and the backend concept
+//   floor 4 · src/output_queue.hpp · what a connection has still to send: eight words, three kinds of piece
+//   floor 5 · src/connection.hpp · one connection: its 848 bytes, and what a handler may do with it
+//   floor 5 · src/datagram.hpp · UDP sockets as a handler sees them
+//   floor 5 · platform/socket_posix.hpp · sockets of POSIX systems: errors, addresses, options, making them
+//   floor 6 · platform/epoll.hpp · the Linux backend over epoll: registered once, edge-triggered
+//   floor 6 · src/events.hpp · what a server tells an observer, and the observer that costs nothing
+//   floor 6 · src/hooks.hpp · which hooks a handler has; a wrong one is one readable compile error
+//   floor 6 · src/worker.hpp · one worker with its backend, and where everything lies in the memory
+//   floor 7 · platform/default_backend.hpp · which backend a server uses if it is not told
+//   floor 7 · src/reactor.hpp · the loop: one turn after the other, bytes one way, callbacks never nested
+//   floor 8 · src/server.hpp · storage and server: the memory, the listeners, the workers, in one object
 //   floor 9 · src/netio.hpp · the umbrella: the parts in reading order
 #ifndef NETIO_HPP
 #define NETIO_HPP
@@ -25,10 +49,11 @@
     NETIO_MAKE_VERSION(NETIO_VERSION_MAJOR, NETIO_VERSION_MINOR, NETIO_VERSION_PATCH)
 
 // What a user may set before the include:
-//   NETIO_CHECKS          0 no asserts, 1 cheap ones (default, kept in release), 2 whole-list checks too
+//   NETIO_CHECKS          0 no asserts, 1 cheap ones (default, kept in release), 2 all of them
 //   NETIO_PLATFORM        0 leaves out everything that needs an operating system
 //   NETIO_BACKEND_HEADER  "mine.hpp": a backend of the user's own in place of the built-in ones
-//   NETIO_ASSERT_HOOK     a function name, void(const char* text, const char* file, int line) noexcept
+//   NETIO_ASSERT_HOOK     a function's name: void(const char* text, const char* file, int line)
+//                         noexcept
 #ifndef NETIO_CHECKS
 #define NETIO_CHECKS 1
 #endif
@@ -52,6 +77,17 @@
 #define NETIO_HAS_X86_64 1
 #else
 #define NETIO_HAS_X86_64 0
+#endif
+// The crc32 instructions: on x86 asked for at run time, on ARM where the compiler may assume them.
+#if NETIO_HAS_X86_64 && (defined(__GNUC__) || defined(__clang__))
+#define NETIO_HAS_X86_CRC32 1
+#else
+#define NETIO_HAS_X86_CRC32 0
+#endif
+#if defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#define NETIO_HAS_ARM_CRC32 1
+#else
+#define NETIO_HAS_ARM_CRC32 0
 #endif
 
 // Version and assert level are part of every symbol: two units that differ in either link cleanly
@@ -196,6 +232,7 @@ enum class error : std::uint8_t {
     crc_mismatch,
     crc_duplicate,
     ssl_truncated,
+    header_unfinished,
     // ARP1
     rpc_wire,
     rpc_capability_table,
@@ -255,6 +292,7 @@ constexpr const char* text(error code) noexcept {
         "PROXY v2: CRC32C differs",
         "PROXY v2: CRC32C twice",
         "PROXY v2: SSL TLV past its parent",
+        "PROXY header unfinished",
         "rpc/wire",
         "rpc/capability-table",
         "rpc/transport",
@@ -369,8 +407,8 @@ private:
 
 }  // namespace detail
 
-/// One line without a newline that names the thing: "listen 0.0.0.0:80: permission denied (EACCES)".
-/// Writes a terminating NUL too; cut to fit. Any thread.
+/// One line without a newline that names the thing: "listen 0.0.0.0:80: permission denied
+/// (EACCES)". Writes a terminating NUL too; cut to fit. Any thread.
 constexpr std::string_view describe(const failure& what, std::span<char> out) noexcept {
     detail::line_writer line(out);
     line.put(what.operation);
@@ -514,6 +552,141 @@ constexpr std::string_view describe(close_reason reason, std::span<char> out) no
 
 NETIO_END
 
+// ==== platform/crc32c_machine.hpp =================================================================
+// floor 1 · CRC32C by the processor's own instruction, where it has one
+
+#include <array>
+#include <cstring>
+
+#if NETIO_HAS_ARM_CRC32
+#include <arm_acle.h>
+#endif
+
+NETIO_BEGIN
+
+namespace detail {
+
+#if NETIO_HAS_X86_CRC32
+
+/// True if this processor has the crc32 (SSE 4.2) and the carry-less multiply instructions.
+inline bool crc32c_machine_present() noexcept {
+    std::uint32_t eax = 1;
+    std::uint32_t ebx = 0;
+    std::uint32_t ecx = 0;
+    std::uint32_t edx = 0;
+    __asm__ __volatile__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
+    constexpr std::uint32_t both = 1U << 20 | 1U << 1;
+    return (ecx & both) == both;
+}
+
+/// The longest of three streams that run side by side, in words of 8 bytes.
+inline constexpr std::size_t crc32c_stream_max = 128;
+
+/// Entry d - 1 is x^(64 d - 33) modulo the polynomial, bits reflected: what a state is multiplied
+/// by to stand d words further left. The 33 are paid back by the last crc32 step (32) and by the
+/// product of two reflected 32-bit values, which sits one bit too low in 64.
+inline constexpr auto crc32c_shifts = [] {
+    std::array<std::uint32_t, 2 * crc32c_stream_max> out{};
+    std::uint32_t value = 1;
+    for (auto& entry : out) {
+        entry = value;
+        for (int bit = 0; bit < 64; ++bit) {
+            value = value >> 1 ^ ((value & 1) != 0 ? 0x82F63B78U : 0U);
+        }
+    }
+    return out;
+}();
+
+__attribute__((target("sse4.2,pclmul"))) inline std::uint64_t crc32c_shifted(
+    std::uint64_t state, std::size_t words) noexcept {
+    using pair = long long __attribute__((vector_size(16)));
+    const pair left = {static_cast<long long>(state), 0};
+    const pair right = {static_cast<long long>(crc32c_shifts[words - 1]), 0};
+    return static_cast<std::uint64_t>(__builtin_ia32_pclmulqdq128(left, right, 0)[0]);
+}
+
+/// One crc32 step takes 3 cycles but a new one can start each cycle: three streams side by side,
+/// joined by carry-less products folded into the last word of the third.
+__attribute__((target("sse4.2,pclmul"))) inline std::uint64_t crc32c_three(
+    const std::byte* at, std::size_t words, std::uint64_t state) noexcept {
+    const auto word = [](const std::byte* from) noexcept {
+        std::uint64_t value;
+        std::memcpy(&value, from, 8);
+        return value;
+    };
+    const std::size_t stream_bytes = 8 * words;
+    std::uint64_t second = 0;
+    std::uint64_t third = 0;
+    for (std::size_t step = 1; step < words; ++step, at += 8) {
+        state = __builtin_ia32_crc32di(state, word(at));
+        second = __builtin_ia32_crc32di(second, word(at + stream_bytes));
+        third = __builtin_ia32_crc32di(third, word(at + 2 * stream_bytes));
+    }
+    state = __builtin_ia32_crc32di(state, word(at));
+    second = __builtin_ia32_crc32di(second, word(at + stream_bytes));
+    const std::uint64_t joined = crc32c_shifted(state, 2 * words) ^ crc32c_shifted(second, words);
+    return __builtin_ia32_crc32di(third, word(at + 2 * stream_bytes) ^ joined);
+}
+
+/// The raw state after `count` bytes, neither inverted before nor after.
+__attribute__((target("sse4.2,pclmul"))) inline std::uint32_t crc32c_machine(
+    const std::byte* at, std::size_t count, std::uint32_t before) noexcept {
+    std::uint64_t state = before;
+    while (count >= 96) {
+        const std::size_t words = count / 24 < crc32c_stream_max ? count / 24 : crc32c_stream_max;
+        state = crc32c_three(at, words, state);
+        at += 24 * words;
+        count -= 24 * words;
+    }
+    for (; count >= 8; count -= 8, at += 8) {
+        std::uint64_t word;
+        std::memcpy(&word, at, 8);
+        state = __builtin_ia32_crc32di(state, word);
+    }
+    std::uint32_t out = static_cast<std::uint32_t>(state);
+    if ((count & 4) != 0) {
+        std::uint32_t word;
+        std::memcpy(&word, at, 4);
+        out = __builtin_ia32_crc32si(out, word);
+        at += 4;
+    }
+    for (count &= 3; count != 0; --count, ++at) {
+        out = __builtin_ia32_crc32qi(out, std::to_integer<unsigned char>(*at));
+    }
+    return out;
+}
+
+#elif NETIO_HAS_ARM_CRC32
+
+inline bool crc32c_machine_present() noexcept { return true; }
+
+inline std::uint32_t crc32c_machine(const std::byte* at, std::size_t count,
+                                    std::uint32_t state) noexcept {
+    for (; count >= 8; count -= 8, at += 8) {
+        std::uint64_t word;
+        std::memcpy(&word, at, 8);
+        state = __crc32cd(state, word);
+    }
+    for (; count != 0; --count, ++at) {
+        state = __crc32cb(state, std::to_integer<std::uint8_t>(*at));
+    }
+    return state;
+}
+
+#else
+
+inline bool crc32c_machine_present() noexcept { return false; }
+
+inline std::uint32_t crc32c_machine(const std::byte*, std::size_t, std::uint32_t state) noexcept {
+    return state;
+}
+
+#endif
+
+}  // namespace detail
+
+NETIO_END
+
 // ==== src/bytes.hpp ===============================================================================
 // floor 2 · views of bytes, wire integers, wiping
 
@@ -586,6 +759,9559 @@ void store_big(std::byte* to, T value) noexcept {
 inline void wipe(void* at, std::size_t count) noexcept {
     std::memset(at, 0, count);
     NETIO_KEEP_STORES(at);
+}
+
+NETIO_END
+
+// ==== src/endpoint.hpp ============================================================================
+// floor 2 · addresses with ports and networks, their text form, without the OS
+
+#include <array>
+#include <type_traits>
+
+NETIO_BEGIN
+
+enum class address_family : std::uint8_t { none, ipv4, ipv6, unix_path };
+
+/// An address and a port. All-zero is "none". An IPv4 address stands in the first 4 bytes, the rest
+/// zero; bytes are in network order, `port`, `scope_id` and `flow_info` are plain numbers. A unix
+/// socket has only its family here: paths are views that travel beside it.
+struct endpoint {
+    std::array<std::uint8_t, 16> address{};
+    std::uint32_t scope_id = 0;
+    std::uint32_t flow_info = 0;
+    std::uint16_t port = 0;
+    address_family family = address_family::none;
+    std::uint8_t reserved = 0;
+
+    constexpr bool operator==(const endpoint&) const noexcept = default;
+};
+static_assert(sizeof(endpoint) == 28, "two endpoints are 56 bytes of every connection");
+static_assert(std::is_trivially_copyable_v<endpoint>);
+
+/// a.b.c.d:port.
+constexpr endpoint ipv4(std::uint8_t a, std::uint8_t b, std::uint8_t c, std::uint8_t d,
+                        std::uint16_t port) noexcept {
+    endpoint out;
+    out.address[0] = a;
+    out.address[1] = b;
+    out.address[2] = c;
+    out.address[3] = d;
+    out.port = port;
+    out.family = address_family::ipv4;
+    return out;
+}
+/// 0.0.0.0:port, every IPv4 address of this machine.
+constexpr endpoint any_ipv4(std::uint16_t port) noexcept { return ipv4(0, 0, 0, 0, port); }
+/// 127.0.0.1:port.
+constexpr endpoint loopback_ipv4(std::uint16_t port) noexcept { return ipv4(127, 0, 0, 1, port); }
+/// [::]:port, every IPv6 address of this machine.
+constexpr endpoint any_ipv6(std::uint16_t port) noexcept {
+    endpoint out;
+    out.port = port;
+    out.family = address_family::ipv6;
+    return out;
+}
+/// [::1]:port.
+constexpr endpoint loopback_ipv6(std::uint16_t port) noexcept {
+    endpoint out = any_ipv6(port);
+    out.address[15] = 1;
+    return out;
+}
+
+/// True for an IPv4 address in IPv6 clothes, ::ffff:a.b.c.d (RFC 4291 section 2.5.5.2): what a
+/// dual-stack socket reports for IPv4 peers.
+constexpr bool is_mapped(const endpoint& of) noexcept {
+    if (of.family != address_family::ipv6 || of.address[10] != 0xFF || of.address[11] != 0xFF) {
+        return false;
+    }
+    for (std::size_t at = 0; at < 10; ++at) {
+        if (of.address[at] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+/// The plain IPv4 endpoint of a mapped one; anything else comes back unchanged.
+constexpr endpoint unmapped(const endpoint& of) noexcept {
+    if (!is_mapped(of)) {
+        return of;
+    }
+    return ipv4(of.address[12], of.address[13], of.address[14], of.address[15], of.port);
+}
+/// The IPv6 endpoint ::ffff:a.b.c.d of an IPv4 one; anything else comes back unchanged.
+constexpr endpoint mapped(const endpoint& of) noexcept {
+    if (of.family != address_family::ipv4) {
+        return of;
+    }
+    endpoint out = any_ipv6(of.port);
+    out.address[10] = 0xFF;
+    out.address[11] = 0xFF;
+    for (std::size_t at = 0; at < 4; ++at) {
+        out.address[12 + at] = of.address[at];
+    }
+    return out;
+}
+
+namespace detail {
+
+constexpr bool is_digit(char letter) noexcept { return letter >= '0' && letter <= '9'; }
+
+/// 0 to 15, or 16 where the letter is no hex digit.
+constexpr unsigned hex_value(char letter) noexcept {
+    if (is_digit(letter)) {
+        return static_cast<unsigned>(letter - '0');
+    }
+    const char lower = static_cast<char>(letter | 0x20);
+    return lower >= 'a' && lower <= 'f' ? static_cast<unsigned>(lower - 'a' + 10) : 16U;
+}
+
+/// Reads addresses and numbers from the front of a text. Each call takes as much as its grammar
+/// allows and returns false, with the position anywhere, where the grammar does not fit; what must
+/// follow (a space, a bracket, the end) is the caller's to check. Shared with PROXY v1.
+class text_cursor {
+public:
+    constexpr explicit text_cursor(std::string_view from) noexcept
+        : at_(from.data()), end_(from.data() + from.size()) {}
+
+    constexpr bool at_end() const noexcept { return at_ == end_; }
+    constexpr std::size_t left() const noexcept { return static_cast<std::size_t>(end_ - at_); }
+    constexpr bool next_is(char letter) const noexcept { return at_ != end_ && *at_ == letter; }
+    constexpr bool take(char letter) noexcept {
+        if (!next_is(letter)) {
+            return false;
+        }
+        ++at_;
+        return true;
+    }
+
+    /// A decimal number up to `value_max`, no sign, no leading zero.
+    constexpr bool take_number(std::uint32_t value_max, std::uint32_t& out) noexcept {
+        if (at_ == end_ || !is_digit(*at_)) {
+            return false;
+        }
+        const bool zero_first = *at_ == '0';
+        std::uint64_t value = static_cast<std::uint64_t>(*at_++ - '0');
+        while (at_ != end_ && is_digit(*at_)) {
+            value = value * 10 + static_cast<std::uint64_t>(*at_++ - '0');
+            if (zero_first || value > value_max) {
+                return false;
+            }
+        }
+        out = static_cast<std::uint32_t>(value);
+        return value <= value_max;
+    }
+
+    /// a.b.c.d, each 0 to 255 without leading zeros. Writes 4 bytes.
+    constexpr bool take_ipv4(std::uint8_t* out) noexcept {
+        for (std::size_t octet = 0; octet < 4; ++octet) {
+            std::uint32_t value = 0;
+            if ((octet != 0 && !take('.')) || !take_number(255, value)) {
+                return false;
+            }
+            out[octet] = static_cast<std::uint8_t>(value);
+        }
+        return true;
+    }
+
+    /// RFC 4291 section 2.2: groups of 1 to 4 hex digits, at most one "::" that stands for one
+    /// group or more, the last 32 bits optionally dotted. Writes 16 bytes.
+    constexpr bool take_ipv6(std::uint8_t* out) noexcept {
+        std::array<std::uint8_t, 16> found{};
+        std::size_t used = 0;
+        std::size_t gap = no_gap;
+        if (next_is(':') && !take_gap(used, gap)) {
+            return false;
+        }
+        while (used < 16) {
+            const char* const start = at_;
+            std::uint32_t group = 0;
+            if (!take_group(group)) {
+                if (used != gap) {
+                    return false;
+                }
+                break;
+            }
+            if (next_is('.')) {
+                at_ = start;
+                if (used > 12 || !take_ipv4(&found[used])) {
+                    return false;
+                }
+                used += 4;
+                break;
+            }
+            found[used] = static_cast<std::uint8_t>(group >> 8);
+            found[used + 1] = static_cast<std::uint8_t>(group & 0xFF);
+            used += 2;
+            if (!next_is(':')) {
+                break;
+            }
+            if (at_ + 1 != end_ && at_[1] == ':') {
+                if (!take_gap(used, gap)) {
+                    return false;
+                }
+            } else if (used == 16 || !take(':')) {
+                return false;
+            }
+        }
+        return spread(found, used, gap, out);
+    }
+
+private:
+    static constexpr std::size_t no_gap = 17;
+
+    constexpr bool take_gap(std::size_t used, std::size_t& gap) noexcept {
+        if (gap != no_gap || !take(':') || !take(':')) {
+            return false;
+        }
+        gap = used;
+        return true;
+    }
+
+    constexpr bool take_group(std::uint32_t& out) noexcept {
+        std::size_t digits = 0;
+        std::uint32_t value = 0;
+        for (; at_ != end_; ++at_, ++digits) {
+            const unsigned digit = hex_value(*at_);
+            if (digit == 16) {
+                break;
+            }
+            if (digits == 4) {
+                return false;
+            }
+            value = value << 4 | digit;
+        }
+        out = value;
+        return digits != 0;
+    }
+
+    /// Moves what was found behind "::" to the end of the address.
+    static constexpr bool spread(const std::array<std::uint8_t, 16>& found, std::size_t used,
+                                 std::size_t gap, std::uint8_t* out) noexcept {
+        if ((gap == no_gap) != (used == 16)) {
+            return false;
+        }
+        const std::size_t before = gap == no_gap ? 16 : gap;
+        for (std::size_t at = 0; at < 16; ++at) {
+            out[at] = 0;
+        }
+        for (std::size_t at = 0; at < before; ++at) {
+            out[at] = found[at];
+        }
+        for (std::size_t at = before; at < used; ++at) {
+            out[16 - used + at] = found[at];
+        }
+        return true;
+    }
+
+    const char* at_;
+    const char* end_;
+};
+
+constexpr bool is_host_letter(char letter) noexcept {
+    const char lower = static_cast<char>(letter | 0x20);
+    return is_digit(letter) || letter == '-' || letter == '_' || (lower >= 'a' && lower <= 'z');
+}
+
+/// Why a text is no address: people who write a name want to hear that names are not looked up.
+/// A name is dotted labels, the last of which is not all digits (else it was meant as IPv4).
+constexpr error not_an_address(std::string_view text) noexcept {
+    bool digits_only = true;
+    bool label_empty = true;
+    for (const char letter : text) {
+        if (letter == '.') {
+            if (label_empty) {
+                return error::address_invalid;
+            }
+            label_empty = true;
+            digits_only = true;
+        } else if (!is_host_letter(letter)) {
+            return error::address_invalid;
+        } else {
+            label_empty = false;
+            digits_only = digits_only && is_digit(letter);
+        }
+    }
+    return label_empty || digits_only ? error::address_invalid : error::host_name_given;
+}
+
+}  // namespace detail
+
+/// An address without a port: "192.0.2.1", "2001:db8::1", "fe80::1%3" (the zone as a number). Asks
+/// no operating system. A host name gives `host_name_given`, anything else `address_invalid`.
+constexpr result<endpoint> parse_address(std::string_view text) noexcept {
+    endpoint out;
+    detail::text_cursor from(text);
+    if (from.take_ipv4(out.address.data()) && from.at_end()) {
+        out.family = address_family::ipv4;
+        return out;
+    }
+    out = {};
+    from = detail::text_cursor(text);
+    if (!from.take_ipv6(out.address.data())) {
+        return detail::not_an_address(text);
+    }
+    if (from.take('%') && !from.take_number(UINT32_MAX, out.scope_id)) {
+        return error::address_invalid;
+    }
+    if (!from.at_end()) {
+        return detail::not_an_address(text);
+    }
+    out.family = address_family::ipv6;
+    return out;
+}
+
+/// An address with its port, both stated: "192.0.2.1:80", "[2001:db8::1]:80", "[fe80::1%3]:80".
+/// Errors as for parse_address; IPv6 without brackets is `address_invalid`.
+constexpr result<endpoint> parse_endpoint(std::string_view text) noexcept {
+    const std::size_t colon = text.rfind(':');
+    if (colon == std::string_view::npos) {
+        return detail::not_an_address(text);
+    }
+    std::string_view host = text.substr(0, colon);
+    const bool bracketed = host.size() >= 2 && host.front() == '[' && host.back() == ']';
+    if (bracketed) {
+        host = host.substr(1, host.size() - 2);
+    }
+    result<endpoint> out = parse_address(host);
+    if (!out) {
+        return bracketed ? error::address_invalid : out.why;
+    }
+    std::uint32_t port = 0;
+    detail::text_cursor from(text.substr(colon + 1));
+    if (bracketed != (out.value.family == address_family::ipv6) ||
+        !from.take_number(65535, port) || !from.at_end()) {
+        return error::address_invalid;
+    }
+    out.value.port = static_cast<std::uint16_t>(port);
+    return out;
+}
+
+/// Room that every text of `format` and `format_address` fits in, NUL included.
+inline constexpr std::size_t endpoint_text_max = 64;
+
+namespace detail {
+
+constexpr void put_ipv4(line_writer& to, const std::uint8_t* from) noexcept {
+    for (std::size_t octet = 0; octet < 4; ++octet) {
+        to.put(octet == 0 ? "" : ".").put(std::uint64_t{from[octet]});
+    }
+}
+
+constexpr void put_hex(line_writer& to, unsigned value) noexcept {
+    constexpr std::string_view digits = "0123456789abcdef";
+    unsigned shift = 12;
+    while (shift != 0 && (value >> shift) == 0) {
+        shift -= 4;
+    }
+    for (;; shift -= 4) {
+        to.put(digits.substr(value >> shift & 15, 1));
+        if (shift == 0) {
+            return;
+        }
+    }
+}
+
+/// RFC 5952 section 4: lower case, no leading zeros, "::" for the longest run of at least two zero
+/// groups, the first of equal ones.
+constexpr void put_ipv6_groups(line_writer& to, const std::uint8_t* from) noexcept {
+    std::array<unsigned, 8> groups{};
+    for (std::size_t at = 0; at < 8; ++at) {
+        groups[at] = static_cast<unsigned>(from[2 * at]) << 8 | from[2 * at + 1];
+    }
+    std::size_t run_index = 8;
+    std::size_t run_count = 1;
+    for (std::size_t at = 0; at < 8; ++at) {
+        std::size_t zeros = 0;
+        while (at + zeros < 8 && groups[at + zeros] == 0) {
+            ++zeros;
+        }
+        if (zeros > run_count) {
+            run_index = at;
+            run_count = zeros;
+        }
+    }
+    for (std::size_t at = 0; at < 8; ++at) {
+        if (at == run_index) {
+            to.put("::");
+            at += run_count - 1;
+            continue;
+        }
+        to.put(at == 0 || at == run_index + run_count ? "" : ":");
+        put_hex(to, groups[at]);
+    }
+}
+
+/// Mapped addresses with a dotted tail (RFC 5952 section 5).
+constexpr void put_ipv6(line_writer& to, const endpoint& of) noexcept {
+    if (is_mapped(of)) {
+        to.put("::ffff:");
+        put_ipv4(to, &of.address[12]);
+    } else {
+        put_ipv6_groups(to, of.address.data());
+    }
+}
+
+constexpr void put_address(line_writer& to, const endpoint& of) noexcept {
+    switch (of.family) {
+    case address_family::ipv4:
+        put_ipv4(to, of.address.data());
+        break;
+    case address_family::ipv6:
+        put_ipv6(to, of);
+        if (of.scope_id != 0) {
+            to.put("%").put(std::uint64_t{of.scope_id});
+        }
+        break;
+    case address_family::unix_path:
+        to.put("unix");
+        break;
+    default:
+        to.put("none");
+        break;
+    }
+}
+
+}  // namespace detail
+
+/// The canonical text of the address alone (RFC 5952), "none" or "unix" where there is none. Cut to
+/// fit, a terminating NUL included; `endpoint_text_max` always suffices.
+constexpr std::string_view format_address(const endpoint& of, std::span<char> out) noexcept {
+    detail::line_writer line(out);
+    detail::put_address(line, of);
+    return line.finish();
+}
+
+/// The canonical text with the port: "192.0.2.1:80", "[2001:db8::1]:80". Cut to fit like
+/// format_address; parse_endpoint reads it back.
+constexpr std::string_view format(const endpoint& of, std::span<char> out) noexcept {
+    detail::line_writer line(out);
+    const bool six = of.family == address_family::ipv6;
+    line.put(six ? "[" : "");
+    detail::put_address(line, of);
+    line.put(six ? "]" : "");
+    if (six || of.family == address_family::ipv4) {
+        line.put(":").put(std::uint64_t{of.port});
+    }
+    return line.finish();
+}
+
+/// A range of addresses, "10.0.0.0/8". All-zero contains nothing.
+struct network {
+    std::array<std::uint8_t, 16> address{};
+    std::uint8_t prefix = 0;
+    address_family family = address_family::none;
+
+    constexpr bool operator==(const network&) const noexcept = default;
+};
+
+namespace detail {
+
+/// True if all bits of `address` behind the first `prefix` are zero.
+constexpr bool host_bits_clear(const std::array<std::uint8_t, 16>& address,
+                               unsigned prefix) noexcept {
+    for (unsigned at = prefix / 8; at < 16; ++at) {
+        const unsigned keep = at == prefix / 8 ? prefix % 8 : 0;
+        if ((static_cast<unsigned>(address[at]) << keep & 0xFF) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace detail
+
+/// "10.0.0.0/8", "2001:db8::/32"; without a slash the one address. Bits set behind the prefix are
+/// an error, for they show a typing mistake. Networks inside ::ffff:0:0/96 become IPv4 ones.
+constexpr result<network> parse_network(std::string_view text) noexcept {
+    const std::size_t slash = text.find('/');
+    const result<endpoint> base = parse_address(text.substr(0, slash));
+    if (!base) {
+        return base.why;
+    }
+    const std::uint32_t prefix_max = base.value.family == address_family::ipv4 ? 32 : 128;
+    std::uint32_t prefix = prefix_max;
+    if (slash != std::string_view::npos) {
+        detail::text_cursor from(text.substr(slash + 1));
+        if (!from.take_number(prefix_max, prefix) || !from.at_end()) {
+            return error::address_invalid;
+        }
+    }
+    if (base.value.scope_id != 0 || !detail::host_bits_clear(base.value.address, prefix)) {
+        return error::address_invalid;
+    }
+    network out;
+    const bool narrow = prefix >= 96 && is_mapped(base.value);
+    const endpoint plain = narrow ? unmapped(base.value) : base.value;
+    out.address = plain.address;
+    out.prefix = static_cast<std::uint8_t>(narrow ? prefix - 96 : prefix);
+    out.family = plain.family;
+    return out;
+}
+
+/// True if the address of `who` lies in `in`. Mapped addresses are unmapped first, so a dual-stack
+/// socket needs no second rule, and ::/0 means every IPv6 address but no IPv4 one.
+constexpr bool contains(const network& in, const endpoint& who) noexcept {
+    const endpoint plain = unmapped(who);
+    if (in.family != plain.family || in.family == address_family::none ||
+        in.family == address_family::unix_path) {
+        return false;
+    }
+    std::array<std::uint8_t, 16> difference{};
+    for (std::size_t at = 0; at < 16; ++at) {
+        difference[at] = static_cast<std::uint8_t>(in.address[at] ^ plain.address[at]);
+    }
+    for (unsigned at = 0; at < in.prefix; ++at) {
+        if ((difference[at / 8] >> (7 - at % 8) & 1) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+NETIO_END
+
+// ==== src/limits.hpp ==============================================================================
+// floor 2 · how much of everything: the sizes a storage is built from
+
+NETIO_BEGIN
+
+/// A connection's token has 24 bits for the index.
+inline constexpr std::uint32_t slots_max = 0xFFFFFFu;
+
+/// Pieces of queued output a connection can hold; a static piece takes two.
+inline constexpr std::uint32_t output_pieces_max = 8;
+
+/// Sizes of everything, fixed when the memory is laid out. Each line says what it stops.
+/// Connections, buffers, posts, timers and datagram sends are divided equally among the workers
+/// (rounded up), and never cross from one to another.
+struct limits {
+    /// Open connections, accepted and outgoing together. Stops: running out of descriptors, memory.
+    std::uint32_t connections_max = 1024;
+    /// Threads that will call `run`. One handler serves all of them.
+    std::uint32_t workers_max = 1;
+    /// Listening sockets.
+    std::uint32_t listeners_max = 8;
+    /// Bytes of one pool buffer: the largest message that can wait unconsumed, and what one receive
+    /// can take. 64 more than 16 KiB, so that a message of 16 KiB is a short read and needs no
+    /// second receive to see that the socket is empty.
+    std::uint32_t buffer_bytes = 16 * 1024 + 64;
+    /// Pool buffers that may hold received bytes. Stops: slow senders taking all memory.
+    std::uint32_t input_buffers_max = 256;
+    /// Pool buffers that may hold bytes to send. Stops: slow readers taking all memory.
+    std::uint32_t output_buffers_max = 256;
+    /// Of those, at most so many for one connection (1 to 8). Stops: one slow reader taking them all.
+    std::uint32_t connection_output_buffers_max = 4;
+    /// Buffers for PROXY headers of more than 536 bytes from trusted peers; 0: none are taken.
+    std::uint32_t preface_buffers_max = 0;
+    /// Messages posted to a worker and not yet taken.
+    std::uint32_t posts_max = 1024;
+    /// Timers of `server::after`.
+    std::uint32_t timers_max = 64;
+    /// UDP sockets.
+    std::uint32_t datagram_sockets_max = 4;
+    /// Datagrams on their way out, all sockets together.
+    std::uint32_t datagram_sends_max = 64;
+    /// Blocks of trusted proxies, all listeners together.
+    std::uint32_t trusted_networks_max = 64;
+    /// Events handled in one turn, 4 to 1,024. Small: few buffers in use at once, and hot ones.
+    std::uint32_t events_per_turn = 32;
+
+    constexpr bool operator==(const limits&) const noexcept = default;
+};
+
+/// The first field of `sizes` that is out of range, or nullptr. Compile time or run time.
+constexpr const char* wrong_field(const limits& sizes) noexcept {
+    struct range {
+        const char* field;
+        std::uint32_t value, least, most;
+    };
+    const range ranges[] = {
+        {"workers_max", sizes.workers_max, 1, 255},
+        {"connections_max", sizes.connections_max, sizes.workers_max, slots_max},
+        {"listeners_max", sizes.listeners_max, 1, 255},
+        {"buffer_bytes", sizes.buffer_bytes, 64, (1u << 20) - 1},
+        {"input_buffers_max", sizes.input_buffers_max, sizes.workers_max, slots_max - 1},
+        {"output_buffers_max", sizes.output_buffers_max, sizes.workers_max, slots_max - 1},
+        {"connection_output_buffers_max", sizes.connection_output_buffers_max, 1,
+         output_pieces_max},
+        {"preface_buffers_max", sizes.preface_buffers_max, 0, slots_max},
+        {"posts_max", sizes.posts_max, sizes.workers_max, 1u << 30},
+        {"timers_max", sizes.timers_max, 0, slots_max},
+        {"datagram_sockets_max", sizes.datagram_sockets_max, 0, 255},
+        {"datagram_sends_max", sizes.datagram_sends_max, 0, slots_max},
+        {"trusted_networks_max", sizes.trusted_networks_max, 0, 1u << 16},
+        {"events_per_turn", sizes.events_per_turn, 4, 1024},
+    };
+    for (const range& each : ranges) {
+        if (each.value < each.least || each.value > each.most) {
+            return each.field;
+        }
+    }
+    return nullptr;
+}
+
+/// `total` divided among `workers`, rounded up.
+constexpr std::uint32_t share(std::uint32_t total, std::uint32_t workers) noexcept {
+    return total / workers + (total % workers != 0 ? 1 : 0);
+}
+
+NETIO_END
+
+// ==== src/crc32c.hpp ==============================================================================
+// floor 2 · the Castagnoli checksum (RFC 9260 appendix A), by instruction or table
+
+#include <array>
+#include <atomic>
+
+NETIO_BEGIN
+
+namespace detail {
+
+/// What the processor can do, asked once. The only global of netio; every thread that asks first
+/// writes the same value, so relaxed order suffices.
+inline std::atomic<std::uint8_t> cpu_features{};
+inline constexpr std::uint8_t cpu_asked = 1;
+inline constexpr std::uint8_t cpu_crc32c = 2;
+
+NETIO_COLD inline std::uint8_t ask_cpu_features() noexcept {
+    const std::uint8_t found = crc32c_machine_present() ? cpu_asked | cpu_crc32c : cpu_asked;
+    cpu_features.store(found, std::memory_order_relaxed);
+    return found;
+}
+
+/// Table 0 advances a state by one byte; table n does the same n zero bytes further on.
+inline constexpr auto crc32c_tables = [] {
+    std::array<std::array<std::uint32_t, 256>, 4> out{};
+    for (std::uint32_t at = 0; at < 256; ++at) {
+        std::uint32_t value = at;
+        for (int bit = 0; bit < 8; ++bit) {
+            value = value >> 1 ^ ((value & 1) != 0 ? 0x82F63B78U : 0U);
+        }
+        out[0][at] = value;
+    }
+    for (std::size_t table = 1; table < 4; ++table) {
+        for (std::size_t at = 0; at < 256; ++at) {
+            const std::uint32_t value = out[table - 1][at];
+            out[table][at] = value >> 8 ^ out[0][value & 0xFF];
+        }
+    }
+    return out;
+}();
+
+/// The raw state after `count` bytes on any processor, four bytes a step.
+inline std::uint32_t crc32c_portable(const std::byte* at, std::size_t count,
+                                     std::uint32_t state) noexcept {
+    const auto byte = [](const std::byte* from, int index) noexcept {
+        return std::to_integer<std::uint32_t>(from[index]);
+    };
+    const auto& tables = crc32c_tables;
+    for (; count >= 4; count -= 4, at += 4) {
+        state ^= byte(at, 0) | byte(at, 1) << 8 | byte(at, 2) << 16 | byte(at, 3) << 24;
+        state = tables[3][state & 0xFF] ^ tables[2][state >> 8 & 0xFF] ^
+                tables[1][state >> 16 & 0xFF] ^ tables[0][state >> 24];
+    }
+    for (; count != 0; --count, ++at) {
+        state = state >> 8 ^ tables[0][(state ^ byte(at, 0)) & 0xFF];
+    }
+    return state;
+}
+
+}  // namespace detail
+
+/// CRC32C of `in`. Pieces chain: crc32c(b, crc32c(a)) is the checksum of a followed by b. Any
+/// thread; the first call asks the processor what it can do.
+inline std::uint32_t crc32c(std::span<const std::byte> in, std::uint32_t seed = 0) noexcept {
+    std::uint8_t features = detail::cpu_features.load(std::memory_order_relaxed);
+    if (NETIO_UNLIKELY(features == 0)) {
+        features = detail::ask_cpu_features();
+    }
+    if (NETIO_LIKELY((features & detail::cpu_crc32c) != 0)) {
+        return ~detail::crc32c_machine(in.data(), in.size(), ~seed);
+    }
+    return ~detail::crc32c_portable(in.data(), in.size(), ~seed);
+}
+
+NETIO_END
+
+// ==== src/stats.hpp ===============================================================================
+// floor 2 · what every pool tells of itself
+
+NETIO_BEGIN
+
+/// The index that stands for "there is none" in every part of floor 3.
+inline constexpr std::uint32_t none_index = 0xFFFFFFFF;
+
+/// One line of the table of pools. A pool whose high water stands at its capacity, or that refused
+/// anything, was too small at least once.
+struct pool_stats {
+    const char* name = "";           // static text
+    std::uint32_t capacity = 0;
+    std::uint32_t in_use = 0;
+    std::uint32_t high_water = 0;    // the most that were in use at once
+    std::uint64_t refused = 0;       // asked for while all were in use
+};
+
+NETIO_END
+
+// ==== src/slab.hpp ================================================================================
+// floor 3 · slots of one size with generations: take, give, stale ids found
+
+NETIO_BEGIN
+
+/// Stands at a fixed offset inside each slot. Zero is the initial state: free, never used.
+/// The generation is even while the slot is free and odd while it is live, so a live one is never 0
+/// (0 means "no id") and a second give is seen at once. `next` belongs to the slab while the slot
+/// is free and to the owner, who finds 0 there, while it is live.
+struct slot_header {
+    std::uint32_t generation;
+    std::uint32_t next;
+};
+
+/// A view over the caller's slots: last given, first taken, so slots stay hot. Slots never used are
+/// handed out by a counter: nothing is touched before its first take. One thread.
+class slab {
+public:
+    /// `first_header` is the header inside slot 0; the others follow at `stride` bytes. Slots must
+    /// be all-zero. Touches none of them.
+    void attach(std::byte* first_header, std::size_t stride, std::uint32_t count) noexcept {
+        NETIO_ASSERT(first_header != nullptr || count == 0);
+        NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(first_header) % alignof(slot_header) == 0);
+        NETIO_ASSERT(stride >= sizeof(slot_header) && stride % alignof(slot_header) == 0);
+        NETIO_ASSERT(count < none_index);
+        *this = slab{};
+        first_ = first_header;
+        stride_ = stride;
+        count_ = count;
+    }
+
+    /// The index of a slot that is live from now on, with a generation it never had before (within
+    /// 2^31 lives), or none_index, counted as refused, when all are live.
+    std::uint32_t take() noexcept {
+        std::uint32_t index = 0;
+        if (free_ != 0) {
+            index = free_ - 1;
+            free_ = header(index).next;
+        } else if (fresh_ < count_) {
+            index = fresh_++;
+        } else {
+            ++refused_;
+            return none_index;
+        }
+        slot_header& taken = header(index);
+        NETIO_ASSERT(taken.generation % 2 == 0);
+        ++taken.generation;
+        taken.next = 0;
+        if (++in_use_ > high_water_) {
+            high_water_ = in_use_;
+        }
+        return index;
+    }
+
+    /// Frees a live slot; ids of this life are stale from now on. A slot that is not live asserts
+    /// and, where asserts are off, is left alone.
+    void give(std::uint32_t index) noexcept {
+        const bool was_live = is_live(index);
+        NETIO_ASSERT(was_live);
+        if (!was_live) {
+            return;
+        }
+        slot_header& given = header(index);
+        ++given.generation;  // odd to even; 0xFFFFFFFF wraps to 0, the next life is 1 again
+        given.next = free_;
+        free_ = index + 1;
+        --in_use_;
+    }
+
+    /// Is slot `index` live, and in the life that `generation` names? Any numbers may be given:
+    /// this is how ids from outside are checked.
+    bool live(std::uint32_t index, std::uint32_t generation) const noexcept {
+        return generation % 2 == 1 && index < fresh_ && header(index).generation == generation;
+    }
+
+    /// Is slot `index` live at all? Any index may be given.
+    bool is_live(std::uint32_t index) const noexcept {
+        return index < fresh_ && header(index).generation % 2 == 1;
+    }
+
+    /// The generation of slot `index`: odd while it is live, 0 if it was never used.
+    std::uint32_t generation(std::uint32_t index) const noexcept {
+        NETIO_ASSERT(index < count_);
+        return index < fresh_ ? header(index).generation : 0;
+    }
+
+    /// Slots with an index below this were used at least once; above, memory is untouched.
+    std::uint32_t used_end() const noexcept { return fresh_; }
+    std::uint32_t capacity() const noexcept { return count_; }
+    std::uint32_t in_use() const noexcept { return in_use_; }
+    pool_stats stats(const char* name = "slots") const noexcept {
+        return {name, count_, in_use_, high_water_, refused_};
+    }
+
+private:
+    slot_header& header(std::uint32_t index) const noexcept {
+        return *reinterpret_cast<slot_header*>(first_ + stride_ * index);
+    }
+
+    std::byte* first_ = nullptr;
+    std::size_t stride_ = 0;
+    std::uint32_t count_ = 0;
+    std::uint32_t fresh_ = 0;  // slots from here on were never used
+    std::uint32_t free_ = 0;   // index + 1 of the last slot given back, 0 for none
+    std::uint32_t in_use_ = 0;
+    std::uint32_t high_water_ = 0;
+    std::uint64_t refused_ = 0;
+};
+
+NETIO_END
+
+// ==== src/wheel.hpp ===============================================================================
+// floor 3 · deadlines: arm, move, cancel and expire in O(1), exact to the tick
+
+#include <bit>
+
+NETIO_BEGIN
+
+/// Stands at a fixed offset inside each slot that can have a deadline. Zero is the initial state:
+/// not armed. The wheel owns it; an owner who frees its slot cancels first.
+struct wheel_node {
+    std::uint64_t due;
+    std::uint32_t next;
+    std::uint32_t prev;
+};
+static_assert(sizeof(wheel_node) == 16);
+
+namespace detail {
+
+/// The first and last node of a list as index + 1, both 0 when it is empty.
+struct wheel_list {
+    std::uint32_t first;
+    std::uint32_t last;
+};
+
+/// Geometry. Level 0 has one list a tick for the 2^12 ticks after the position; each higher level
+/// has 64 lists, each as wide as the whole level below, up to the full 64 bits of a tick.
+struct wheel_heads {
+    static constexpr std::uint32_t near_bits = 12;
+    static constexpr std::uint32_t near_count = 1u << near_bits;
+    static constexpr std::uint32_t far_levels = (64 - near_bits + 5) / 6;
+    static constexpr std::uint32_t far_count = far_levels * 64;
+    static constexpr std::uint32_t late_list = near_count + far_count;
+    static constexpr std::uint32_t ready_list = late_list + 1;
+    static constexpr std::uint32_t list_count = ready_list + 1;
+
+    std::uint64_t near_summary;                // bit w: near_words[w] is not 0
+    std::uint64_t near_words[near_count / 64]; // bit per list of level 0: it is not empty
+    std::uint64_t far_words[far_levels];       // the same for the higher levels
+    std::uint64_t far_earliest[far_count];     // while not empty: no later than any due in it
+    wheel_list lists[list_count];
+};
+static_assert(wheel_heads::near_count / 64 <= 64, "one summary word");
+
+}  // namespace detail
+
+/// A hierarchical timing wheel over the caller's nodes. A tick is a std::uint64_t of any unit. One
+/// thread.
+///
+/// Extending is free: an owner keeps its true deadline itself, and only stores there. When the
+/// tick comes for which the node was armed, the callback answers with the later tick.
+///
+/// How it stays exact: everything due at or before `position` has left the levels. A node due at
+/// most 2^12 ticks after it stands in the list of exactly its tick; one that is due later stands in
+/// the lowest level of which its tick is at most 64 lists ahead. The position never jumps over a
+/// list that holds something: a list of level 0 is moved aside to be fired, one of a higher level
+/// is taken apart into lower levels just before its first tick. The bits make empty stretches cost
+/// nothing, so a jump of the clock costs what is due, not what has passed.
+class wheel {
+    using heads = detail::wheel_heads;
+    using list = detail::wheel_list;
+
+public:
+    /// The tick that never comes: a node armed for it stays armed.
+    static constexpr std::uint64_t never = UINT64_MAX;
+    /// What a callback returns when the node fired. No later tick is 0, so 0 is not reserved:
+    /// a node armed for tick 0 is due at once like any in the past.
+    static constexpr std::uint64_t done = 0;
+    /// What attach needs besides the nodes.
+    static constexpr std::size_t heads_bytes = sizeof(heads);
+    static constexpr std::size_t heads_alignment = alignof(heads);
+
+    /// `heads_memory` holds heads_bytes bytes. `first_node` is the node inside slot 0; the others
+    /// follow at `stride` bytes. All must be zero; none is touched. `now` is the present tick.
+    void attach(std::byte* heads_memory, std::byte* first_node, std::size_t stride,
+                std::uint32_t count, std::uint64_t now) noexcept {
+        NETIO_ASSERT(heads_memory != nullptr);
+        NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(heads_memory) % heads_alignment == 0);
+        NETIO_ASSERT(first_node != nullptr || count == 0);
+        NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(first_node) % alignof(wheel_node) == 0);
+        NETIO_ASSERT(stride >= sizeof(wheel_node) && stride % alignof(wheel_node) == 0);
+        NETIO_ASSERT(count < list_mark);
+        *this = wheel{};
+        heads_ = reinterpret_cast<heads*>(heads_memory);
+        first_ = first_node;
+        stride_ = stride;
+        count_ = count;
+        target_ = now < never ? now : never - 1;
+        position_ = target_;
+    }
+
+    /// Arms node `index` for tick `due`, or moves it there if it is armed for another. What is due
+    /// already fires at the next expire. May be called inside a callback, for any node.
+    void arm(std::uint32_t index, std::uint64_t due) noexcept {
+        wheel_node& moved = node(index);
+        if (moved.prev != 0) {
+            if (moved.due == due) {
+                return;
+            }
+            unlink(moved);
+        } else {
+            ++armed_;
+        }
+        moved.due = due;
+        if (NETIO_LIKELY(due > target_)) {
+            place(moved, index);
+        } else {
+            append(moved, index, heads::late_list);
+        }
+    }
+
+    /// Disarms node `index`; nothing happens if it is not armed. May be called inside a callback,
+    /// for any node.
+    void cancel(std::uint32_t index) noexcept {
+        wheel_node& cancelled = node(index);
+        if (cancelled.prev == 0) {
+            return;
+        }
+        unlink(cancelled);
+        cancelled.next = 0;
+        cancelled.prev = 0;
+        --armed_;
+    }
+
+    bool armed(std::uint32_t index) const noexcept { return node(index).prev != 0; }
+
+    /// The tick for which `index` is armed; it must be.
+    std::uint64_t due(std::uint32_t index) const noexcept {
+        NETIO_ASSERT(armed(index));
+        return node(index).due;
+    }
+
+    /// Moves the wheel's time to `now` and fires at most `most` nodes that are due, in the order of
+    /// their ticks, within a tick in the order of arming; late ones come first. Each is disarmed,
+    /// then `fire(index)` is called: it returns `done`, or the later tick for which the node is
+    /// armed again, or has armed it itself. A node armed inside a callback for a tick already
+    /// passed fires at the next call. A clock that went backwards is taken as one that stood.
+    ///
+    /// Returns how many were fired. As many as `most`, or a next_due that is not after `now`, says
+    /// that the rest waits for the next call. At most `most` nodes are moved to a lower level
+    /// as well, so a call never costs more than 2 * most steps.
+    template <class Fire>
+    std::uint32_t expire(std::uint64_t now, std::uint32_t most, Fire&& fire) noexcept {
+        NETIO_ASSERT(heads_ != nullptr);
+        NETIO_ASSERT(!expiring_);  // not from inside a callback
+        expiring_ = true;
+        if (now > target_) {
+            target_ = now < never ? now : never - 1;
+        }
+        take_aside(heads::late_list);
+        std::uint32_t fired = 0;
+        std::uint32_t moves_left = most;
+        for (;;) {
+            while (fired < most && list_at(heads::ready_list).first != 0) {
+                const std::uint32_t index = pop_ready();
+                ++fired;
+                const std::uint64_t later = fire(index);
+                if (later != done) {
+                    arm(index, later);
+                }
+            }
+            if (fired == most || !advance(moves_left)) {
+                break;
+            }
+        }
+        expiring_ = false;
+        return fired;
+    }
+
+    /// The earliest tick at which expire has something to fire: exact, except that it may be too
+    /// early after a cancel or move of a node due more than 2^12 ticks after the last expire. 0 if
+    /// something is late or was left over, `never` if nothing is armed (or only for never).
+    std::uint64_t next_due() const noexcept {
+        if (armed_ == 0) {
+            return never;
+        }
+        if (list_at(heads::late_list).first != 0 || list_at(heads::ready_list).first != 0) {
+            return 0;
+        }
+        std::uint64_t earliest = next_near();
+        for (std::uint32_t level = 0; level < heads::far_levels; ++level) {
+            if (heads_->far_words[level] != 0) {
+                const std::uint64_t block = next_block(level);
+                const std::uint64_t found =
+                    heads_->far_earliest[level * 64 + static_cast<std::uint32_t>(block % 64)];
+                earliest = found < earliest ? found : earliest;
+            }
+        }
+        return earliest;
+    }
+
+    /// How many nodes are armed.
+    std::uint32_t count() const noexcept { return armed_; }
+
+private:
+    // A link is index + 1 of the neighbour, or this bit and the number of the list at its two ends.
+    // Never 0 while the node is armed.
+    static constexpr std::uint32_t list_mark = 0x80000000;
+    static constexpr std::uint32_t near_mask = heads::near_count - 1;
+
+    struct coarse_list {
+        std::uint64_t start;  // the first tick of the list's stretch, never if there is none
+        std::uint32_t list_index;
+    };
+
+    wheel_node& node(std::uint32_t index) const noexcept {
+        NETIO_ASSERT(index < count_);
+        return *reinterpret_cast<wheel_node*>(first_ + stride_ * index);
+    }
+    list& list_at(std::uint32_t list_index) const noexcept { return heads_->lists[list_index]; }
+
+    static std::uint32_t shift_of(std::uint32_t level) noexcept {
+        return heads::near_bits + 6 * level;
+    }
+
+    /// Links a node that is due after the position into its level.
+    void place(wheel_node& placed, std::uint32_t index) noexcept {
+        const std::uint64_t ahead = placed.due - position_ - 1;
+        if (NETIO_LIKELY(ahead < heads::near_count)) {
+            const auto slot = static_cast<std::uint32_t>(placed.due) & near_mask;
+            append(placed, index, slot);
+            return;
+        }
+        std::uint32_t level = 0;
+        while ((placed.due >> shift_of(level)) - (position_ >> shift_of(level)) > 64) {
+            ++level;
+        }
+        NETIO_ASSERT(level < heads::far_levels);
+        const auto slot = static_cast<std::uint32_t>((placed.due >> shift_of(level)) % 64);
+        std::uint64_t& earliest = heads_->far_earliest[level * 64 + slot];
+        if (((heads_->far_words[level] >> slot) & 1) == 0 || placed.due < earliest) {
+            earliest = placed.due;
+        }
+        append(placed, index, heads::near_count + level * 64 + slot);
+    }
+
+    void append(wheel_node& added, std::uint32_t index, std::uint32_t list_index) noexcept {
+        list& into = list_at(list_index);
+        added.next = list_mark | list_index;
+        if (into.last == 0) {
+            into.first = index + 1;
+            added.prev = list_mark | list_index;
+            mark_filled(list_index);
+        } else {
+            node(into.last - 1).next = index + 1;
+            added.prev = into.last;
+        }
+        into.last = index + 1;
+    }
+
+    /// Takes a node out of its list; its own links keep their old values.
+    void unlink(wheel_node& taken) noexcept {
+        const std::uint32_t next = taken.next;
+        const std::uint32_t prev = taken.prev;
+        const bool is_last = (next & list_mark) != 0;
+        const bool is_first = (prev & list_mark) != 0;
+        if (!is_last) {
+            node(next - 1).prev = prev;
+        } else {
+            list_at(next & ~list_mark).last = is_first ? 0 : prev;
+        }
+        if (!is_first) {
+            node(prev - 1).next = next;
+        } else {
+            list_at(prev & ~list_mark).first = is_last ? 0 : next;
+        }
+        if (is_first && is_last) {
+            mark_empty(next & ~list_mark);
+        }
+    }
+
+    void mark_filled(std::uint32_t list_index) noexcept {
+        if (list_index < heads::near_count) {
+            heads_->near_words[list_index / 64] |= std::uint64_t{1} << (list_index % 64);
+            heads_->near_summary |= std::uint64_t{1} << (list_index / 64);
+        } else if (list_index < heads::late_list) {
+            const std::uint32_t spot = list_index - heads::near_count;
+            heads_->far_words[spot / 64] |= std::uint64_t{1} << (spot % 64);
+        }
+    }
+
+    void mark_empty(std::uint32_t list_index) noexcept {
+        if (list_index < heads::near_count) {
+            std::uint64_t& word = heads_->near_words[list_index / 64];
+            word &= ~(std::uint64_t{1} << (list_index % 64));
+            if (word == 0) {
+                heads_->near_summary &= ~(std::uint64_t{1} << (list_index / 64));
+            }
+        } else if (list_index < heads::late_list) {
+            const std::uint32_t spot = list_index - heads::near_count;
+            heads_->far_words[spot / 64] &= ~(std::uint64_t{1} << (spot % 64));
+        }
+    }
+
+    /// Appends a whole list to the one that is being fired.
+    void take_aside(std::uint32_t list_index) noexcept {
+        list& from = list_at(list_index);
+        if (from.first == 0) {
+            return;
+        }
+        list& ready = list_at(heads::ready_list);
+        node(from.last - 1).next = list_mark | heads::ready_list;
+        if (ready.last == 0) {
+            node(from.first - 1).prev = list_mark | heads::ready_list;
+            ready.first = from.first;
+        } else {
+            node(from.first - 1).prev = ready.last;
+            node(ready.last - 1).next = from.first;
+        }
+        ready.last = from.last;
+        from = list{0, 0};
+        mark_empty(list_index);
+    }
+
+    std::uint32_t pop_ready() noexcept {
+        list& ready = list_at(heads::ready_list);
+        const std::uint32_t index = ready.first - 1;
+        wheel_node& popped = node(index);
+        if ((popped.next & list_mark) != 0) {
+            ready = list{0, 0};
+        } else {
+            ready.first = popped.next;
+            node(popped.next - 1).prev = list_mark | heads::ready_list;
+        }
+        popped.next = 0;
+        popped.prev = 0;
+        --armed_;
+        return index;
+    }
+
+    /// Moves the position up to the next list that holds something due and moves that aside. False
+    /// if nothing more is due, or when `moves_left` nodes were moved down a level.
+    bool advance(std::uint32_t& moves_left) noexcept {
+        while (position_ < target_) {
+            const std::uint64_t tick = next_near();
+            const coarse_list coarse = next_far();
+            if (tick > target_ && coarse.start > target_) {
+                position_ = target_;
+                return false;
+            }
+            if (tick < coarse.start) {
+                position_ = tick;
+                take_aside(static_cast<std::uint32_t>(tick) & near_mask);
+                return true;
+            }
+            NETIO_ASSERT(coarse.start > position_);
+            position_ = coarse.start - 1;
+            if (!take_apart(coarse.list_index, moves_left)) {
+                return false;
+            }
+        }
+        return false;
+    }
+
+    /// Moves the nodes of a higher level's list to where they belong, seen from the tick before its
+    /// stretch. May stop halfway: all stays true, and the next call goes on.
+    bool take_apart(std::uint32_t list_index, std::uint32_t& moves_left) noexcept {
+        list& from = list_at(list_index);
+        while (from.first != 0) {
+            if (moves_left == 0) {
+                return false;
+            }
+            --moves_left;
+            const std::uint32_t index = from.first - 1;
+            wheel_node& moved = node(index);
+            NETIO_ASSERT(moved.due > position_);
+            unlink(moved);
+            place(moved, index);
+        }
+        return true;
+    }
+
+    /// The first tick after the position whose list of level 0 holds something, or never.
+    std::uint64_t next_near() const noexcept {
+        if (heads_->near_summary == 0) {
+            return never;
+        }
+        constexpr std::uint32_t word_count = heads::near_count / 64;
+        const auto from = static_cast<std::uint32_t>(position_ + 1) & near_mask;
+        const std::uint64_t here = heads_->near_words[from / 64] >> (from % 64);
+        if (here != 0) {
+            return position_ + 1 + static_cast<std::uint32_t>(std::countr_zero(here));
+        }
+        // The words after it in a circle; the last is its own again, with the bits below `from`.
+        const std::uint32_t second = from / 64 + 1;
+        const std::uint64_t turned =
+            std::rotr(heads_->near_summary, static_cast<int>(second % word_count));
+        const std::uint32_t word =
+            (second + static_cast<std::uint32_t>(std::countr_zero(turned))) % word_count;
+        const std::uint32_t slot =
+            word * 64 + static_cast<std::uint32_t>(std::countr_zero(heads_->near_words[word]));
+        return position_ + 1 + ((slot - from) & near_mask);
+    }
+
+    /// The number of the first stretch after the position that holds something in `level`, which
+    /// must not be empty.
+    std::uint64_t next_block(std::uint32_t level) const noexcept {
+        const std::uint64_t first = (position_ >> shift_of(level)) + 1;
+        const std::uint64_t turned =
+            std::rotr(heads_->far_words[level], static_cast<int>(first % 64));
+        return first + static_cast<std::uint32_t>(std::countr_zero(turned));
+    }
+
+    coarse_list next_far() const noexcept {
+        coarse_list first{never, 0};
+        for (std::uint32_t level = 0; level < heads::far_levels; ++level) {
+            if (heads_->far_words[level] == 0) {
+                continue;
+            }
+            const std::uint64_t block = next_block(level);
+            const std::uint64_t start = block << shift_of(level);
+            if (start < first.start) {
+                const auto slot = static_cast<std::uint32_t>(block % 64);
+                first = {start, heads::near_count + level * 64 + slot};
+            }
+        }
+        return first;
+    }
+
+    heads* heads_ = nullptr;
+    std::byte* first_ = nullptr;
+    std::size_t stride_ = 0;
+    std::uint64_t position_ = 0;  // all that is due up to here has left the levels
+    std::uint64_t target_ = 0;    // the latest tick expire was told
+    std::uint32_t count_ = 0;
+    std::uint32_t armed_ = 0;
+    bool expiring_ = false;
+};
+
+NETIO_END
+
+// ==== src/buffer_pool.hpp =========================================================================
+// floor 3 · buffers of one size, two quotas, wiped when given back
+
+NETIO_BEGIN
+
+/// Who a buffer is charged to: bytes from peers, or bytes on their way to peers.
+enum class side : std::uint8_t { input, output };
+
+/// A view over the caller's buffers, one a worker. Last given, first taken, so buffers stay hot;
+/// buffers never used are handed out by a counter: nothing is touched before its first take.
+///
+/// Why no side can starve the other: with quotas I and O and B buffers,
+///     I + O <= B                                      (attach asserts it)
+///     in use by input <= I, in use by output <= O     (take and transfer refuse beyond it)
+/// a side below its quota finds at least B - (I + O - 1) >= 1 buffer free. So input that fills its
+/// quota can't keep a reply from being queued, and replies nobody reads can't keep bytes from being
+/// read. A transfer moves a charge, not a buffer, and needs none free.
+class buffer_pool {
+public:
+    /// `data` holds count * buffer_bytes bytes, `links` count words that are all zero. Touches
+    /// neither. With `wipe` a buffer given back holds no byte of its user any more.
+    void attach(std::byte* data, std::uint32_t* links, std::uint32_t count,
+                std::uint32_t buffer_bytes, std::uint32_t input_quota, std::uint32_t output_quota,
+                bool wipe) noexcept {
+        NETIO_ASSERT((data != nullptr && links != nullptr) || count == 0);
+        NETIO_ASSERT(count < link_taken - 1);
+        NETIO_ASSERT(buffer_bytes != 0 || count == 0);
+        NETIO_ASSERT(input_quota <= count && output_quota <= count - input_quota);
+        *this = buffer_pool{};
+        data_ = data;
+        links_ = links;
+        count_ = count;
+        buffer_bytes_ = buffer_bytes;
+        of(side::input).quota = input_quota;
+        of(side::output).quota = output_quota;
+        wipe_ = wipe;
+    }
+
+    /// Turns wiping on or off for what is given back from now on.
+    void set_wiping(bool wanted) noexcept { wipe_ = wanted; }
+
+    /// The index of a buffer that is charged to `who`, or none_index, counted as refused, when the
+    /// quota is used up. Its bytes are zero with wiping, else whatever the last user left.
+    std::uint32_t take(side who) noexcept {
+        account& charged = of(who);
+        if (charged.in_use >= charged.quota) {
+            ++charged.refused;
+            return none_index;
+        }
+        std::uint32_t index = 0;
+        if (free_ != 0) {
+            index = free_ - 1;
+            free_ = links_[index];
+        } else {
+            NETIO_ASSERT(fresh_ < count_);  // the sum above
+            index = fresh_++;
+        }
+        links_[index] = link_taken;
+        charge(charged);
+        return index;
+    }
+
+    /// Gives a buffer back, whoever took it, as one charge less for `who`. The user promises that
+    /// no byte from `dirty_bytes` on was written. A buffer that is not taken asserts and, where
+    /// asserts are off, is left alone, so no two users ever get the same one.
+    void give(std::uint32_t index, side who, std::uint32_t dirty_bytes) noexcept {
+        account& charged = of(who);
+        const bool valid = taken(index) && charged.in_use != 0;
+        NETIO_ASSERT(valid);
+        if (!valid) {
+            return;
+        }
+        NETIO_ASSERT(dirty_bytes <= buffer_bytes_);
+        if (wipe_) {
+            netio::wipe(data(index), dirty_bytes < buffer_bytes_ ? dirty_bytes : buffer_bytes_);
+        }
+        links_[index] = free_;
+        free_ = index + 1;
+        --charged.in_use;
+    }
+
+    /// A buffer changes sides: one charge moves. False, counted as refused, and nothing changed if
+    /// the quota of `to` is used up.
+    bool transfer(side from, side to) noexcept {
+        account& source = of(from);
+        account& target = of(to);
+        NETIO_ASSERT(from != to);
+        NETIO_ASSERT(source.in_use != 0);
+        if (target.in_use >= target.quota) {
+            ++target.refused;
+            return false;
+        }
+        --source.in_use;
+        charge(target);
+        return true;
+    }
+
+    /// The first byte of buffer `index`, which must be taken.
+    std::byte* data(std::uint32_t index) const noexcept {
+        NETIO_ASSERT(taken(index));
+        return data_ + static_cast<std::size_t>(buffer_bytes_) * index;
+    }
+
+    /// Is buffer `index` in somebody's hands? Any index may be given.
+    bool taken(std::uint32_t index) const noexcept {
+        return index < fresh_ && links_[index] == link_taken;
+    }
+
+    std::uint32_t buffer_bytes() const noexcept { return buffer_bytes_; }
+    std::uint32_t count() const noexcept { return count_; }
+    std::uint32_t quota(side who) const noexcept { return of(who).quota; }
+    std::uint32_t in_use(side who) const noexcept { return of(who).in_use; }
+    /// How many more `take(who)` would succeed now.
+    std::uint32_t room(side who) const noexcept { return of(who).quota - of(who).in_use; }
+    pool_stats stats(side who) const noexcept {
+        const account& charged = of(who);
+        return {who == side::input ? "input buffers" : "output buffers", charged.quota,
+                charged.in_use, charged.high_water, charged.refused};
+    }
+
+private:
+    struct account {
+        std::uint32_t quota = 0;
+        std::uint32_t in_use = 0;
+        std::uint32_t high_water = 0;
+        std::uint64_t refused = 0;
+    };
+
+    // A link is index + 1 of the next free buffer, 0 at the end of the list, or this.
+    static constexpr std::uint32_t link_taken = 0xFFFFFFFF;
+
+    account& of(side who) noexcept { return accounts_[static_cast<std::size_t>(who)]; }
+    const account& of(side who) const noexcept { return accounts_[static_cast<std::size_t>(who)]; }
+    static void charge(account& charged) noexcept {
+        if (++charged.in_use > charged.high_water) {
+            charged.high_water = charged.in_use;
+        }
+    }
+
+    std::byte* data_ = nullptr;
+    std::uint32_t* links_ = nullptr;
+    std::uint32_t count_ = 0;
+    std::uint32_t buffer_bytes_ = 0;
+    std::uint32_t fresh_ = 0;  // buffers from here on were never used
+    std::uint32_t free_ = 0;   // index + 1 of the last one given back, 0 for none
+    account accounts_[2] = {};
+    bool wipe_ = false;
+};
+
+NETIO_END
+
+// ==== src/post_queue.hpp ==========================================================================
+// floor 3 · bounded queue of words from any thread to one owner
+
+#include <atomic>
+
+NETIO_BEGIN
+
+/// A word for somebody: what `id` and `word` mean is up to the two ends.
+struct post {
+    std::uint64_t id;
+    std::uint64_t word;
+};
+
+/// A view over the caller's cells: many writers, one owner, no lock, no system call; push may run
+/// in a signal handler. Order: posts of one thread arrive in the order it pushed them.
+///
+/// Each cell carries the position at which it may be written next, or that position plus one once
+/// it was written (the scheme of D. Vyukov's bounded queue). The number is kept relative to the
+/// cell's own index, so that a queue of zeros is an empty one.
+class post_queue {
+    struct cell {
+        std::atomic<std::size_t> turn;
+        post value;
+    };
+    static_assert(std::atomic<std::size_t>::is_always_lock_free);
+
+public:
+    static constexpr std::size_t cell_bytes = sizeof(cell);
+    static constexpr std::size_t cell_alignment = alignof(cell);
+
+    /// `cells` holds capacity * cell_bytes bytes, all zero; capacity is a power of two, at least 2.
+    /// Touches none. Before any other call; no other thread may know the queue yet.
+    void attach(std::byte* cells, std::uint32_t capacity) noexcept {
+        NETIO_ASSERT(cells != nullptr);
+        NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(cells) % cell_alignment == 0);
+        NETIO_ASSERT(capacity >= 2 && (capacity & (capacity - 1)) == 0);
+        cells_ = reinterpret_cast<cell*>(cells);
+        mask_ = capacity - 1;
+        tail_.store(0, std::memory_order_relaxed);
+        refused_.store(0, std::memory_order_relaxed);
+        head_.store(0, std::memory_order_relaxed);
+        high_water_ = 0;
+    }
+
+    /// Appends; false, counted as refused, if the queue is full. Any thread or signal handler. The
+    /// owner can see the post when push has returned; wake it after that.
+    bool push(post value) noexcept {
+        std::size_t at = tail_.load(std::memory_order_relaxed);
+        for (;;) {
+            const std::size_t index = at & mask_;
+            const std::size_t turn = cells_[index].turn.load(std::memory_order_acquire) + index;
+            if (turn == at) {
+                if (tail_.compare_exchange_weak(at, at + 1, std::memory_order_relaxed)) {
+                    cells_[index].value = value;
+                    cells_[index].turn.store(at + 1 - index, std::memory_order_release);
+                    return true;
+                }
+            } else if (static_cast<std::ptrdiff_t>(turn - at) < 0) {  // holds a post not yet popped
+                refused_.fetch_add(1, std::memory_order_relaxed);
+                return false;
+            } else {  // ahead: another thread took this position since `at` was read
+                at = tail_.load(std::memory_order_relaxed);
+            }
+        }
+    }
+
+    /// Takes the oldest post; false if there is none, or if the oldest is still being written (its
+    /// writer then wakes the owner later). Owner only. The cell is cleared.
+    bool pop(post& out) noexcept {
+        const std::size_t at = head_.load(std::memory_order_relaxed);
+        const std::size_t index = at & mask_;
+        if (cells_[index].turn.load(std::memory_order_acquire) + index != at + 1) {
+            return false;
+        }
+        note_high_water(at);
+        out = cells_[index].value;
+        cells_[index].value = post{};
+        cells_[index].turn.store(at + mask_ + 1 - index, std::memory_order_release);
+        head_.store(at + 1, std::memory_order_relaxed);
+        return true;
+    }
+
+    /// Would pop return false now? Owner only. Whoever wants to sleep first announces it, then asks
+    /// here, with a sequentially consistent fence between.
+    bool empty() const noexcept {
+        const std::size_t at = head_.load(std::memory_order_relaxed);
+        const std::size_t index = at & mask_;
+        return cells_[index].turn.load(std::memory_order_acquire) + index != at + 1;
+    }
+
+    std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(mask_ + 1); }
+    /// Any thread; what it says may be old by the time it is read. The high water is the owner's.
+    pool_stats stats() const noexcept {
+        const std::size_t head = head_.load(std::memory_order_relaxed);
+        const std::size_t waiting = tail_.load(std::memory_order_relaxed) - head;
+        const std::size_t in_use = waiting <= mask_ + 1 ? waiting : mask_ + 1;
+        const std::uint32_t seen = high_water_.load(std::memory_order_relaxed);
+        const auto now = static_cast<std::uint32_t>(in_use);
+        return {"posts", capacity(), now, now > seen ? now : seen,
+                refused_.load(std::memory_order_relaxed)};
+    }
+
+private:
+    /// The queue only shrinks in pop, so it was never longer than at the start of some pop.
+    void note_high_water(std::size_t head) noexcept {
+        const std::size_t waiting = tail_.load(std::memory_order_relaxed) - head;
+        if (waiting > high_water_.load(std::memory_order_relaxed)) {
+            high_water_.store(static_cast<std::uint32_t>(waiting), std::memory_order_relaxed);
+        }
+    }
+
+    // Three lines of the cache: read by all, written by the writers, written by the owner.
+    alignas(64) cell* cells_ = nullptr;
+    std::size_t mask_ = 0;
+    alignas(64) std::atomic<std::size_t> tail_{0};
+    std::atomic<std::size_t> refused_{0};
+    alignas(64) std::atomic<std::size_t> head_{0};
+    std::atomic<std::uint32_t> high_water_{0};
+};
+static_assert(sizeof(post_queue) == 192);
+
+NETIO_END
+
+// ==== src/proxy.hpp ===============================================================================
+// floor 3 · PROXY protocol versions 1 and 2: parse and encode, with TLVs and CRC32C
+
+#include <iterator>
+
+NETIO_BEGIN
+
+/// The text: haproxy's doc/proxy-protocol.txt, revision of 2026-04-27. Where it leaves a choice,
+/// docs/proxy.md says which one was made.
+namespace proxy {
+
+enum class command : std::uint8_t { local, proxy };
+enum class family : std::uint8_t { unspecified, ipv4, ipv6, unix_path };
+enum class transport : std::uint8_t { unspecified, stream, datagram };
+enum class versions : std::uint8_t { v1, v2, either };
+
+/// Bounds of options::header_max: what fits one segment everywhere, and what the length field of
+/// version 2 can say.
+inline constexpr std::uint32_t header_max_least = 536;
+inline constexpr std::uint32_t header_max_most = 16 + 65535;
+/// The longest line of version 1, CRLF included.
+inline constexpr std::size_t v1_line_max = 107;
+inline constexpr std::size_t unique_id_max = 128;
+inline constexpr std::size_t unix_path_max = 108;
+
+/// TLV types of version 2. E0 to EF belong to applications, see the vendor helpers below.
+inline constexpr std::uint8_t tlv_alpn = 0x01;
+inline constexpr std::uint8_t tlv_authority = 0x02;
+inline constexpr std::uint8_t tlv_crc32c = 0x03;
+inline constexpr std::uint8_t tlv_noop = 0x04;
+inline constexpr std::uint8_t tlv_unique_id = 0x05;
+inline constexpr std::uint8_t tlv_ssl = 0x20;
+inline constexpr std::uint8_t tlv_netns = 0x30;
+/// Types inside an SSL TLV.
+inline constexpr std::uint8_t ssl_version = 0x21;
+inline constexpr std::uint8_t ssl_common_name = 0x22;
+inline constexpr std::uint8_t ssl_cipher = 0x23;
+inline constexpr std::uint8_t ssl_signature = 0x24;
+inline constexpr std::uint8_t ssl_key = 0x25;
+inline constexpr std::uint8_t ssl_group = 0x26;
+inline constexpr std::uint8_t ssl_signature_scheme = 0x27;
+inline constexpr std::uint8_t ssl_certificate = 0x28;
+
+struct options {
+    versions accept = versions::either;
+    /// Version 2 headers of more bytes are refused from their fixed part, before the rest is
+    /// awaited. 536 to 65551; anything else is the caller's mistake.
+    std::uint32_t header_max = 4096;
+    /// Takes a plain IPv4 address behind TCP6 (nginx stream writes it) as a mapped one.
+    bool tcp6_with_ipv4 = false;
+};
+
+/// One type-length-value. The bytes are raw: not text, not NUL-ended, may be empty.
+struct tlv {
+    std::uint8_t type = 0;
+    bytes value;
+
+    /// False for what find() returns where there is none.
+    constexpr bool present() const noexcept { return value.data() != nullptr; }
+};
+
+struct ssl_view;
+
+/// The TLVs of a header in their order, NOOPs left out. A forward range of `tlv` over the parsed
+/// bytes; valid as long as they are.
+class tlv_list {
+public:
+    class iterator {
+    public:
+        using iterator_concept = std::forward_iterator_tag;
+        using value_type = tlv;
+        using difference_type = std::ptrdiff_t;
+
+        iterator() noexcept = default;
+        tlv operator*() const noexcept {
+            NETIO_ASSERT(rest_.size() >= 3);
+            return {std::to_integer<std::uint8_t>(rest_[0]), rest_.subspan(3, value_bytes())};
+        }
+        iterator& operator++() noexcept {
+            NETIO_ASSERT(rest_.size() >= 3);
+            rest_ = rest_.subspan(3 + value_bytes());
+            skip_noops();
+            return *this;
+        }
+        iterator operator++(int) noexcept {
+            const iterator before = *this;
+            ++*this;
+            return before;
+        }
+        bool operator==(const iterator& other) const noexcept {
+            return rest_.size() == other.rest_.size();
+        }
+
+    private:
+        friend class tlv_list;
+        explicit iterator(bytes rest) noexcept : rest_(rest) { skip_noops(); }
+        std::size_t value_bytes() const noexcept {
+            return netio::detail::load_big<std::uint16_t>(rest_.data() + 1);
+        }
+        void skip_noops() noexcept {
+            while (!rest_.empty() && rest_[0] == std::byte{tlv_noop}) {
+                rest_ = rest_.subspan(3 + value_bytes());
+            }
+        }
+        bytes rest_;
+    };
+
+    tlv_list() noexcept = default;
+    iterator begin() const noexcept { return iterator(all_); }
+    iterator end() const noexcept { return iterator(all_.last(0)); }
+    bool empty() const noexcept { return begin() == end(); }
+
+    /// The first TLV of that type; `present()` is false where there is none.
+    tlv find(std::uint8_t type) const noexcept {
+        for (const tlv one : *this) {
+            if (one.type == type) {
+                return one;
+            }
+        }
+        return {};
+    }
+    /// The first SSL TLV, taken apart; `present` is false where there is none.
+    ssl_view ssl() const noexcept;
+
+    /// The bytes of all TLVs as they were received, NOOPs and CRC included.
+    bytes raw() const noexcept { return all_; }
+
+    /// For the parser, which has checked that `checked` is a row of whole TLVs.
+    static tlv_list over(bytes checked) noexcept {
+        tlv_list out;
+        out.all_ = checked;
+        return out;
+    }
+
+private:
+    bytes all_;
+};
+
+/// What the proxy says about TLS between it and the client. Types inside are `ssl_…`; one level
+/// only, an SSL TLV in here is an unknown type like any other.
+struct ssl_view {
+    tlv_list inner;
+    std::uint32_t verify = 0;    // 0: the client's certificate was presented and found good
+    std::uint8_t client = 0;     // bits, see below
+    bool present = false;
+
+    bool over_tls() const noexcept { return (client & 1) != 0; }
+    bool certificate_on_connection() const noexcept { return (client & 2) != 0; }
+    bool certificate_in_session() const noexcept { return (client & 4) != 0; }
+    /// A certificate was presented, now or earlier in the session, and found good.
+    bool verified() const noexcept { return (client & 6) != 0 && verify == 0; }
+};
+
+inline ssl_view tlv_list::ssl() const noexcept {
+    const tlv found = find(tlv_ssl);
+    if (!found.present()) {
+        return {};
+    }
+    NETIO_ASSERT(found.value.size() >= 5);
+    ssl_view out;
+    out.client = std::to_integer<std::uint8_t>(found.value[0]);
+    out.verify = netio::detail::load_big<std::uint32_t>(found.value.data() + 1);
+    out.inner = over(found.value.subspan(5));
+    out.present = true;
+    return out;
+}
+
+/// What a header says. Views point into the parsed bytes. Where `fam` is unspecified (LOCAL, UNSPEC,
+/// UNKNOWN) there are neither addresses nor TLVs: use those of the socket.
+struct header {
+    std::uint8_t version = 0;
+    command cmd = command::local;
+    family fam = family::unspecified;
+    transport proto = transport::unspecified;
+    endpoint source;
+    endpoint destination;
+    bytes source_path;         // unix: at most 108 bytes; an abstract name begins with a NUL
+    bytes destination_path;
+    tlv_list tlvs;
+
+    /// True if `source` is a client's IP address, false where the socket's own has to do.
+    constexpr bool names_client() const noexcept {
+        return fam == family::ipv4 || fam == family::ipv6;
+    }
+};
+
+}  // namespace proxy
+
+namespace detail {
+
+inline constexpr std::size_t proxy_fixed_bytes = 16;
+inline constexpr std::uint64_t proxy_signature_begin = 0x0D0A0D0A000D0A51;
+inline constexpr std::uint32_t proxy_signature_end = 0x5549540A;
+inline constexpr std::string_view proxy_signature{"\r\n\r\n\0\r\nQUIT\n", 12};
+inline constexpr std::string_view proxy_v1_prefix = "PROXY ";
+
+// ---- version 1 ----
+
+/// The end of one field and the fields behind it, or a refusal where the space is missing.
+inline bool proxy_take_address(text_cursor& from, bool six, bool plain_too,
+                               endpoint& out) noexcept {
+    const text_cursor before = from;
+    if (!six) {
+        out.family = address_family::ipv4;
+        return from.take_ipv4(out.address.data());
+    }
+    out.family = address_family::ipv6;
+    if (from.take_ipv6(out.address.data())) {
+        return true;
+    }
+    from = before;
+    endpoint plain;
+    plain.family = address_family::ipv4;
+    if (!plain_too || !from.take_ipv4(plain.address.data())) {
+        return false;
+    }
+    out = mapped(plain);
+    return true;
+}
+
+inline bool proxy_take_port(text_cursor& from, endpoint& out) noexcept {
+    std::uint32_t port = 0;
+    const bool taken = from.take_number(65535, port);
+    out.port = static_cast<std::uint16_t>(port);
+    return taken;
+}
+
+/// Why a complete line with a good token does not parse: the fields are counted first, so that a
+/// reason does not depend on which field was looked at first.
+NETIO_COLD inline error proxy_v1_why(std::string_view fields, bool six, bool plain_too) noexcept {
+    std::string_view field[4];
+    for (std::size_t at = 0; at < 4; ++at) {
+        if (fields.empty() || fields.front() != ' ') {
+            return error::v1_syntax;
+        }
+        fields.remove_prefix(1);
+        field[at] = fields.substr(0, fields.find(' '));
+        fields.remove_prefix(field[at].size());
+        if (field[at].empty()) {
+            return error::v1_syntax;
+        }
+    }
+    if (!fields.empty()) {
+        return error::v1_syntax;
+    }
+    for (std::size_t at = 0; at < 2; ++at) {
+        text_cursor from(field[at]);
+        endpoint ignored;
+        if (!proxy_take_address(from, six, plain_too, ignored) || !from.at_end()) {
+            return error::v1_addr;
+        }
+    }
+    return error::v1_port;
+}
+
+/// The token at the front of `rest`, empty where there is none. `undecided` where it may still
+/// become one. A token ends at a space or CR.
+inline std::string_view proxy_v1_token(std::string_view rest, bool& undecided) noexcept {
+    undecided = false;
+    for (const std::string_view token : {std::string_view("TCP4"), std::string_view("TCP6"),
+                                         std::string_view("UNKNOWN")}) {
+        if (rest.size() <= token.size()) {
+            undecided = undecided || rest == token.substr(0, rest.size());
+        } else if (rest.substr(0, token.size()) == token &&
+                   (rest[token.size()] == ' ' || rest[token.size()] == '\r')) {
+            return token;
+        }
+    }
+    return {};
+}
+
+/// Everything but a good TCP4 or TCP6 line: UNKNOWN, unfinished, wrong. Looks at no more than the
+/// 107 bytes a line may have. A reason never depends on how the bytes were split, so each check is
+/// made as soon as its bytes are there and before those of later bytes.
+inline parsed<proxy::header> proxy_v1_other(std::string_view text,
+                                            const proxy::options& how) noexcept {
+    using out = parsed<proxy::header>;
+    const std::string_view prefix = text.substr(0, proxy_v1_prefix.size());
+    if (prefix != proxy_v1_prefix.substr(0, prefix.size())) {
+        return out::invalid(error::not_proxy);
+    }
+    const auto missing = static_cast<std::uint32_t>(text.size() < 15 ? 15 - text.size() : 1);
+    if (prefix.size() < proxy_v1_prefix.size()) {
+        return out::need(missing);
+    }
+    if (how.accept == proxy::versions::v2) {
+        return out::invalid(error::proxy_version_refused);
+    }
+    bool undecided = false;
+    const std::string_view rest = text.substr(prefix.size());
+    const std::string_view token = proxy_v1_token(rest, undecided);
+    if (token.empty()) {
+        return undecided ? out::need(missing) : out::invalid(error::v1_proto);
+    }
+    const std::size_t end = text.find("\r\n");
+    if (end == std::string_view::npos) {
+        return text.size() < proxy::v1_line_max ? out::need(missing)
+                                                : out::invalid(error::v1_too_long);
+    }
+    if (token.front() == 'T') {
+        const std::string_view fields = text.substr(0, end).substr(prefix.size() + token.size());
+        return out::invalid(proxy_v1_why(fields, token == "TCP6", how.tcp6_with_ipv4));
+    }
+    out done;
+    done.status = parse_status::complete;
+    done.consumed = static_cast<std::uint32_t>(end + 2);
+    done.value.version = 1;
+    done.value.cmd = proxy::command::proxy;
+    return done;
+}
+
+/// A good line is read in one pass; the cursor ends at the 107th byte, so a longer one is not good.
+inline parsed<proxy::header> proxy_parse_v1(bytes input, const proxy::options& how) noexcept {
+    const std::string_view text = as_text(input).substr(0, proxy::v1_line_max);
+    constexpr std::string_view start = "PROXY TCP";
+    const bool tcp = text.size() > 11 && text.substr(0, start.size()) == start && text[10] == ' ' &&
+                     how.accept != proxy::versions::v2;
+    const bool six = tcp && text[9] == '6';
+    if (!tcp || (!six && text[9] != '4')) {
+        return proxy_v1_other(text, how);
+    }
+    parsed<proxy::header> out;
+    proxy::header& value = out.value;
+    text_cursor from(text.substr(11));
+    if (!(proxy_take_address(from, six, how.tcp6_with_ipv4, value.source) && from.take(' ') &&
+          proxy_take_address(from, six, how.tcp6_with_ipv4, value.destination) &&
+          from.take(' ') && proxy_take_port(from, value.source) && from.take(' ') &&
+          proxy_take_port(from, value.destination) && from.take('\r') && from.take('\n'))) {
+        return proxy_v1_other(text, how);
+    }
+    out.status = parse_status::complete;
+    out.consumed = static_cast<std::uint32_t>(text.size() - from.left());
+    value.version = 1;
+    value.cmd = proxy::command::proxy;
+    value.fam = six ? proxy::family::ipv6 : proxy::family::ipv4;
+    value.proto = proxy::transport::stream;
+    return out;
+}
+
+// ---- version 2 ----
+
+/// True if `in` is a row of whole TLVs.
+inline bool proxy_whole_tlvs(bytes in) noexcept {
+    while (in.size() >= 3) {
+        const std::size_t total = std::size_t{3} + load_big<std::uint16_t>(in.data() + 1);
+        if (total > in.size()) {
+            return false;
+        }
+        in = in.subspan(total);
+    }
+    return in.empty();
+}
+
+/// The rules for the value of one type; `none` for types without any.
+inline error proxy_check_value(std::uint8_t type, bytes value) noexcept {
+    switch (type) {
+    case proxy::tlv_crc32c:
+        return value.size() == 4 ? error::none : error::crc_length;
+    case proxy::tlv_unique_id:
+        return value.size() <= proxy::unique_id_max ? error::none : error::unique_id_length;
+    case proxy::tlv_ssl:
+        return value.size() >= 5 && proxy_whole_tlvs(value.subspan(5)) ? error::none
+                                                                       : error::ssl_truncated;
+    default:
+        return error::none;
+    }
+}
+
+/// CRC32C of a header whose four CRC bytes at `crc_index` count as zero.
+inline std::uint32_t proxy_crc(bytes whole, std::size_t crc_index) noexcept {
+    constexpr std::byte zeros[4] = {};
+    std::uint32_t crc = crc32c(whole.first(crc_index));
+    crc = crc32c(zeros, crc);
+    return crc32c(whole.subspan(crc_index + 4), crc);
+}
+
+/// Checks every TLV behind the addresses, and the CRC32C if there is one.
+inline error proxy_check_tlvs(bytes whole, std::size_t first_index) noexcept {
+    std::size_t crc_index = 0;
+    std::size_t at = first_index;
+    while (whole.size() - at >= 3) {
+        const auto type = std::to_integer<std::uint8_t>(whole[at]);
+        const std::size_t value_bytes = load_big<std::uint16_t>(whole.data() + at + 1);
+        at += 3;
+        if (value_bytes > whole.size() - at) {
+            return error::tlv_truncated;
+        }
+        const error why = proxy_check_value(type, whole.subspan(at, value_bytes));
+        if (why != error::none) {
+            return why;
+        }
+        if (type == proxy::tlv_crc32c) {
+            if (crc_index != 0) {
+                return error::crc_duplicate;
+            }
+            crc_index = at;
+        }
+        at += value_bytes;
+    }
+    if (at != whole.size()) {
+        return error::tlv_truncated;
+    }
+    if (crc_index != 0 &&
+        load_big<std::uint32_t>(whole.data() + crc_index) != proxy_crc(whole, crc_index)) {
+        return error::crc_mismatch;
+    }
+    return error::none;
+}
+
+/// A path ends at its first NUL or fills all 108 bytes; an abstract name begins with a NUL and its
+/// length is not sent, so the zeros at its end are taken for filling.
+inline bytes proxy_path(bytes field) noexcept {
+    if (field[0] != std::byte{0}) {
+        const std::size_t end = as_text(field).find('\0');
+        return end == std::string_view::npos ? field : field.first(end);
+    }
+    std::size_t count = field.size();
+    while (count != 0 && field[count - 1] == std::byte{0}) {
+        --count;
+    }
+    return field.first(count);
+}
+
+inline endpoint proxy_endpoint(const std::byte* address, std::size_t address_bytes,
+                               const std::byte* port) noexcept {
+    endpoint out;
+    std::memcpy(out.address.data(), address, address_bytes);
+    out.port = load_big<std::uint16_t>(port);
+    out.family = address_bytes == 4 ? address_family::ipv4 : address_family::ipv6;
+    return out;
+}
+
+inline constexpr std::size_t proxy_block_bytes[4] = {0, 12, 36, 216};
+
+/// Reads the block of addresses, which is all there.
+inline void proxy_read_block(const std::byte* at, proxy::header& out) noexcept {
+    if (out.fam == proxy::family::ipv4) {
+        out.source = proxy_endpoint(at, 4, at + 8);
+        out.destination = proxy_endpoint(at + 4, 4, at + 10);
+    } else if (out.fam == proxy::family::ipv6) {
+        out.source = proxy_endpoint(at, 16, at + 32);
+        out.destination = proxy_endpoint(at + 16, 16, at + 34);
+    } else {
+        out.source.family = address_family::unix_path;
+        out.destination.family = address_family::unix_path;
+        out.source_path = proxy_path({at, proxy::unix_path_max});
+        out.destination_path = proxy_path({at + proxy::unix_path_max, proxy::unix_path_max});
+    }
+}
+
+/// What the fixed part alone can be refused for. `block_bytes` is the size of the address block
+/// that will be read, 0 for LOCAL and whatever counts as UNSPEC.
+inline error proxy_check_fixed(const std::byte* at, const proxy::options& how,
+                               std::size_t& block_bytes) noexcept {
+    const auto mode = std::to_integer<unsigned>(at[12]);
+    const auto kind = std::to_integer<unsigned>(at[13]);
+    const std::uint32_t length = load_big<std::uint16_t>(at + 14);
+    block_bytes = 0;
+    if (how.accept == proxy::versions::v1) {
+        return error::proxy_version_refused;
+    }
+    if (mode >> 4 != 2) {
+        return error::v2_version;
+    }
+    if ((mode & 15) > 1) {
+        return error::v2_command;
+    }
+    if (mode == 0x21) {
+        if (kind >> 4 > 3 || (kind & 15) > 2) {
+            return error::v2_family;
+        }
+        block_bytes = (kind & 15) == 0 ? 0 : proxy_block_bytes[kind >> 4];
+    }
+    if (length < block_bytes) {
+        return error::v2_short;
+    }
+    return proxy_fixed_bytes + length > how.header_max ? error::v2_too_big : error::none;
+}
+
+inline parsed<proxy::header> proxy_parse_v2(bytes input, const proxy::options& how) noexcept {
+    using out = parsed<proxy::header>;
+    if (input.size() < proxy_fixed_bytes) {
+        const std::string_view text = as_text(input).substr(0, proxy_signature.size());
+        if (text != proxy_signature.substr(0, text.size())) {
+            return out::invalid(error::not_proxy);
+        }
+        return out::need(static_cast<std::uint32_t>(proxy_fixed_bytes - input.size()));
+    }
+    const std::byte* const at = input.data();
+    if (load_big<std::uint64_t>(at) != proxy_signature_begin ||
+        load_big<std::uint32_t>(at + 8) != proxy_signature_end) {
+        return out::invalid(error::not_proxy);
+    }
+    std::size_t block_bytes = 0;
+    const error refused = proxy_check_fixed(at, how, block_bytes);
+    if (refused != error::none) {
+        return out::invalid(refused);
+    }
+    const std::size_t total = proxy_fixed_bytes + load_big<std::uint16_t>(at + 14);
+    if (input.size() < total) {
+        return out::need(static_cast<std::uint32_t>(total - input.size()));
+    }
+    const std::size_t tlv_index = proxy_fixed_bytes + block_bytes;
+    if (block_bytes != 0 && tlv_index != total) {
+        const error why = proxy_check_tlvs(input.first(total), tlv_index);
+        if (why != error::none) {
+            return out::invalid(why);
+        }
+    }
+    out done;
+    done.status = parse_status::complete;
+    done.consumed = static_cast<std::uint32_t>(total);
+    done.value.version = 2;
+    done.value.cmd = static_cast<proxy::command>(std::to_integer<unsigned>(at[12]) & 1);
+    if (block_bytes != 0) {
+        const auto kind = std::to_integer<unsigned>(at[13]);
+        done.value.fam = static_cast<proxy::family>(kind >> 4);
+        done.value.proto = static_cast<proxy::transport>(kind & 15);
+        proxy_read_block(at + proxy_fixed_bytes, done.value);
+        done.value.tlvs = proxy::tlv_list::over({at + tlv_index, total - tlv_index});
+    }
+    return done;
+}
+
+}  // namespace detail
+
+namespace proxy {
+
+/// Reads one header from the front of `input`. Any thread, no state: call it again with more bytes
+/// in front of the same ones after `incomplete`. Each call costs at most one look at the length
+/// (version 2) or at 107 bytes (version 1) until the header is whole. A datagram carries its header
+/// in front of its payload: there `incomplete` means refused.
+inline parsed<header> parse(bytes input, const options& how = {}) noexcept {
+    NETIO_ASSERT(how.header_max >= header_max_least);
+    NETIO_ASSERT(how.header_max <= header_max_most);
+    if (input.empty()) {
+        return parsed<header>::need(1);
+    }
+    if (input[0] == std::byte{0x0D}) {
+        return netio::detail::proxy_parse_v2(input, how);
+    }
+    return netio::detail::proxy_parse_v1(input, how);
+}
+
+/// A header for a connection or datagram between two IP endpoints; UNSPEC if either is none.
+constexpr header between(const endpoint& source, const endpoint& destination,
+                         transport proto = transport::stream) noexcept {
+    header out;
+    out.cmd = command::proxy;
+    const bool four = unmapped(source).family == address_family::ipv4 &&
+                      unmapped(destination).family == address_family::ipv4;
+    const auto is_ip = [](const endpoint& one) noexcept {
+        return one.family == address_family::ipv4 || one.family == address_family::ipv6;
+    };
+    if (is_ip(source) && is_ip(destination)) {
+        out.fam = four ? family::ipv4 : family::ipv6;
+        out.proto = proto;
+        out.source = source;
+        out.destination = destination;
+    }
+    return out;
+}
+
+}  // namespace proxy
+
+namespace detail {
+
+/// Both endpoints in one family: IPv4 if both are or are mapped, else IPv6 with IPv4 mapped.
+/// False where one of them is no IP address.
+inline bool proxy_level(endpoint& source, endpoint& destination) noexcept {
+    source = unmapped(source);
+    destination = unmapped(destination);
+    if (source.family == address_family::ipv4 && destination.family == address_family::ipv4) {
+        return true;
+    }
+    source = mapped(source);
+    destination = mapped(destination);
+    return source.family == address_family::ipv6 && destination.family == address_family::ipv6;
+}
+
+/// Only hex groups: the text allows no dotted tail, and some receivers take it at its word.
+inline void proxy_put_address(line_writer& to, const endpoint& of) noexcept {
+    if (of.family == address_family::ipv4) {
+        put_ipv4(to, of.address.data());
+    } else {
+        put_ipv6_groups(to, of.address.data());
+    }
+}
+
+/// Writes TLV heads and values; the caller has made sure of the room.
+inline std::byte* proxy_put_tlv(std::byte* to, std::uint8_t type, bytes value) noexcept {
+    *to = static_cast<std::byte>(type);
+    store_big(to + 1, static_cast<std::uint16_t>(value.size()));
+    if (!value.empty()) {
+        std::memcpy(to + 3, value.data(), value.size());
+    }
+    return to + 3 + value.size();
+}
+
+/// The bytes all given TLVs take, or more than the length field can say where one of them is what a
+/// receiver must refuse. CRC TLVs are not counted: a forwarded one would be wrong.
+inline std::size_t proxy_tlv_bytes(std::span<const proxy::tlv> tlvs) noexcept {
+    constexpr std::size_t too_much = 65536;
+    std::size_t total = 0;
+    for (const proxy::tlv& one : tlvs) {
+        if (one.type == proxy::tlv_crc32c) {
+            continue;
+        }
+        if (proxy_check_value(one.type, one.value) != error::none) {
+            return too_much;
+        }
+        if (one.value.size() >= too_much) {
+            return too_much;
+        }
+        total += 3 + one.value.size();
+        if (total >= too_much) {
+            return too_much;
+        }
+    }
+    return total;
+}
+
+inline void proxy_put_path(std::byte* to, bytes path) noexcept {
+    std::memset(to, 0, proxy::unix_path_max);
+    if (!path.empty()) {
+        std::memcpy(to, path.data(), path.size());
+    }
+}
+
+/// What encode_v2 found out about its header before it writes a byte.
+struct proxy_plan {
+    endpoint source;
+    endpoint destination;
+    proxy::family wire = proxy::family::unspecified;
+    std::size_t block_bytes = 0;
+};
+
+/// Brings both sides to one family. False where no legal header says this.
+inline bool proxy_make_plan(const proxy::header& of, proxy_plan& plan) noexcept {
+    plan.source = of.source;
+    plan.destination = of.destination;
+    if (of.cmd == proxy::command::local || of.proto == proxy::transport::unspecified) {
+        return true;
+    }
+    if (of.fam == proxy::family::unix_path) {
+        plan.wire = of.fam;
+    } else if (of.names_client() && proxy_level(plan.source, plan.destination)) {
+        plan.wire = plan.source.family == address_family::ipv4 ? proxy::family::ipv4
+                                                               : proxy::family::ipv6;
+    }
+    plan.block_bytes = proxy_block_bytes[static_cast<std::size_t>(plan.wire)];
+    return plan.wire != proxy::family::unix_path ||
+           (of.source_path.size() <= proxy::unix_path_max &&
+            of.destination_path.size() <= proxy::unix_path_max);
+}
+
+inline std::byte* proxy_put_block(std::byte* to, const proxy::header& of,
+                                  const proxy_plan& plan) noexcept {
+    if (plan.wire == proxy::family::unix_path) {
+        proxy_put_path(to, of.source_path);
+        proxy_put_path(to + proxy::unix_path_max, of.destination_path);
+    } else {
+        const std::size_t count = plan.wire == proxy::family::ipv4 ? 4 : 16;
+        std::memcpy(to, plan.source.address.data(), count);
+        std::memcpy(to + count, plan.destination.address.data(), count);
+        store_big(to + 2 * count, plan.source.port);
+        store_big(to + 2 * count + 2, plan.destination.port);
+    }
+    return to + plan.block_bytes;
+}
+
+}  // namespace detail
+
+namespace proxy {
+
+/// Writes the line of version 1 and returns its bytes, at most 107; 0, and nothing written, if
+/// `out` is too small or the header is one of datagrams, which version 1 can't name. Without two IP
+/// addresses it writes the short UNKNOWN line. LOCAL writes its addresses like any other, for
+/// version 1 has no better way to announce a health check.
+inline std::size_t encode_v1(const header& of, std::span<std::byte> out) noexcept {
+    if (of.proto == transport::datagram) {
+        return 0;
+    }
+    endpoint source = of.source;
+    endpoint destination = of.destination;
+    char text[v1_line_max + 1];
+    netio::detail::line_writer line(text);
+    if (!of.names_client() || !netio::detail::proxy_level(source, destination)) {
+        line.put("PROXY UNKNOWN\r\n");
+    } else {
+        line.put(source.family == address_family::ipv4 ? "PROXY TCP4 " : "PROXY TCP6 ");
+        netio::detail::proxy_put_address(line, source);
+        line.put(" ");
+        netio::detail::proxy_put_address(line, destination);
+        line.put(" ").put(std::uint64_t{source.port});
+        line.put(" ").put(std::uint64_t{destination.port}).put("\r\n");
+    }
+    const std::string_view whole = line.finish();
+    if (whole.size() > out.size()) {
+        return 0;
+    }
+    std::memcpy(out.data(), whole.data(), whole.size());
+    return whole.size();
+}
+
+/// Writes a header of version 2 with the given TLVs, and with a CRC32C in front of them if asked;
+/// returns its bytes. 0, and nothing written, if it does not fit `out` or the length field, if a
+/// path is longer than 108 bytes or if a TLV breaks its own rule (UNIQUE_ID, SSL). A CRC TLV among
+/// the given ones is left out. LOCAL and UNSPEC are 16 bytes: they carry no TLVs, and receivers
+/// skip what stands there.
+inline std::size_t encode_v2(const header& of, std::span<const tlv> tlvs,
+                             std::span<std::byte> out, bool crc32c) noexcept {
+    netio::detail::proxy_plan plan;
+    if (!netio::detail::proxy_make_plan(of, plan)) {
+        return 0;
+    }
+    const bool bare = plan.wire == family::unspecified;
+    const std::size_t length =
+        bare ? 0
+             : plan.block_bytes + netio::detail::proxy_tlv_bytes(tlvs) + (crc32c ? 7U : 0U);
+    const std::size_t total = netio::detail::proxy_fixed_bytes + length;
+    if (total > out.size() || length > 65535) {
+        return 0;
+    }
+    std::byte* const to = out.data();
+    std::memcpy(to, netio::detail::proxy_signature.data(), 12);
+    to[12] = static_cast<std::byte>(of.cmd == command::local ? 0x20 : 0x21);
+    to[13] = static_cast<std::byte>(bare ? 0U
+                                         : static_cast<unsigned>(plan.wire) << 4 |
+                                               static_cast<unsigned>(of.proto));
+    netio::detail::store_big(to + 14, static_cast<std::uint16_t>(length));
+    if (bare) {
+        return total;
+    }
+    std::byte* at = netio::detail::proxy_put_block(to + 16, of, plan);
+    std::byte* const crc_at = at + 3;
+    if (crc32c) {
+        constexpr std::byte zeros[4] = {};
+        at = netio::detail::proxy_put_tlv(at, tlv_crc32c, zeros);
+    }
+    for (const tlv& one : tlvs) {
+        at = one.type == tlv_crc32c ? at : netio::detail::proxy_put_tlv(at, one.type, one.value);
+    }
+    NETIO_ASSERT(at == to + total);
+    if (crc32c) {
+        netio::detail::store_big(crc_at, netio::crc32c({to, total}));
+    }
+    return total;
+}
+
+// ---- vendors: one type may mean different things, so ask only for the sender you configured ----
+
+/// AWS: the VPC endpoint id, empty if `of` is not that TLV (type EA, sub-type 01).
+inline std::string_view aws_vpce_id(const tlv& of) noexcept {
+    const bool it = of.type == 0xEA && !of.value.empty() && of.value[0] == std::byte{1};
+    return it ? as_text(of.value.subspan(1)) : std::string_view{};
+}
+/// Azure Private Link: the link id (type EE, sub-type 01). False if `of` is not that TLV.
+inline bool azure_link_id(const tlv& of, std::uint32_t& id) noexcept {
+    if (of.type != 0xEE || of.value.size() != 5 || of.value[0] != std::byte{1}) {
+        return false;
+    }
+    id = netio::detail::load_little<std::uint32_t>(of.value.data() + 1);
+    return true;
+}
+/// GCP Private Service Connect: the connection id (type E0). False if `of` is not that TLV.
+inline bool gcp_psc_id(const tlv& of, std::uint64_t& id) noexcept {
+    if (of.type != 0xE0 || of.value.size() != 8) {
+        return false;
+    }
+    id = netio::detail::load_big<std::uint64_t>(of.value.data());
+    return true;
+}
+
+}  // namespace proxy
+
+NETIO_END
+
+// ==== src/envelope.hpp ============================================================================
+// floor 3 · ARP1 envelopes: frame, decode into views, write without a heap
+
+#include <type_traits>
+
+// The layout, all integers little-endian:
+//
+//   0  magic "ARP1"        6  flags u16             args        u32 count, then each argument
+//   4  version u8          8  request id u64        payload     u32 size, then bytes
+//   5  kind u8            16  method u32 size+text  descriptors u32 count, then each descriptor
+//
+// Same header and section order as ARP1 version 1, and its exact bytes where there are neither
+// arguments nor descriptors (version byte 1). What stands inside arguments and descriptors is a
+// profile of netio's own and travels under version 0x81, so that a foreign peer refuses it instead
+// of misreading it. Everything has one encoding: what decodes, re-encodes to the same bytes.
+//
+// The views that decode() hands out read bytes that were checked once and are not checked again:
+// the input must stay where it is and must not change while they are in use. Bytes that a stranger
+// can still write to (shared memory) are copied first.
+
+NETIO_BEGIN
+
+namespace rpc {
+
+constexpr std::uint32_t envelope_bytes_min = 32;        ///< a header and three zero counts
+constexpr std::uint32_t frame_bytes_max = 64u << 20;    ///< no transport takes a larger envelope
+constexpr std::uint32_t frame_prefix_bytes = 4;         ///< the u32 in front of each envelope
+constexpr std::uint32_t value_depth_max = 64;           ///< a root value is level 1
+
+/// What an envelope is for.
+enum class envelope_kind : std::uint8_t { request = 1, response = 2, error = 3, hello = 4 };
+
+constexpr std::uint16_t flag_redact = 1;       ///< keep contents out of logs
+constexpr std::uint16_t flag_read_only = 2;    ///< the call may not change anything
+
+/// The three forms of an argument, by their byte on the wire.
+enum class argument_tag : std::uint8_t { value, promise, capability };
+
+/// The ten forms of a value, by their byte on the wire.
+enum class value_tag : std::uint8_t {
+    null_value,
+    boolean,
+    integer,
+    real,
+    text,
+    list,
+    map,
+    secret,
+    module_bytes,
+    path
+};
+
+/// Most of what a peer may send, each against one way to make us work or wait: total size,
+/// arguments of an envelope, bytes of a method and of a payload, descriptors, methods of each.
+/// A zero is refused (error::limits_invalid), it never means unlimited.
+struct wire_limits {
+    std::uint32_t bytes_max = frame_bytes_max;
+    std::uint32_t arguments_max = 4096;
+    std::uint32_t method_max = 256;
+    std::uint32_t payload_max = frame_bytes_max;
+    std::uint32_t capabilities_max = 256;
+    std::uint32_t methods_max = 256;
+
+    /// The profile for peers nobody vouches for.
+    static constexpr wire_limits strict() noexcept {
+        return {64u << 10, 64, 64, 32u << 10, 8, 32};
+    }
+    constexpr bool valid() const noexcept {
+        return bytes_max != 0 && arguments_max != 0 && method_max != 0 && payload_max != 0 &&
+               capabilities_max != 0 && methods_max != 0;
+    }
+};
+
+/// The stable error codes of the protocol. `other` stands for a text this version does not know.
+enum class rpc_code : std::uint8_t {
+    other,
+    unknown_capability,
+    method_not_granted,
+    escalation,
+    read_only,
+    path_not_granted,
+    tool_policy,
+    revoked,
+    budget_exceeded,
+    unknown_lane,
+    unknown_channel,
+    unknown_promise,
+    promise_cancelled,
+    promise_already_resolved,
+    unresolvable_promise,
+    provider,
+    domain,
+    payload,
+    wire,
+    capability_table,
+    transport,
+    transport_unavailable,
+    timeout,
+    pipelined_cycle,
+    invalid_argument,
+    count_
+};
+
+/// The code as it stands in the method field of an error envelope: "rpc/wire". Never null; "" for
+/// `other`. Any thread.
+constexpr const char* code_text(rpc_code code) noexcept {
+    constexpr const char* texts[] = {
+        "",
+        "rpc/unknown-capability",
+        "rpc/method-not-granted",
+        "rpc/escalation",
+        "rpc/read-only",
+        "rpc/path-not-granted",
+        "rpc/tool-policy",
+        "rpc/revoked",
+        "rpc/budget-exceeded",
+        "rpc/unknown-lane",
+        "rpc/unknown-channel",
+        "rpc/unknown-promise",
+        "rpc/promise-cancelled",
+        "rpc/promise-already-resolved",
+        "rpc/unresolvable-promise",
+        "rpc/provider",
+        "rpc/domain",
+        "rpc/payload",
+        "rpc/wire",
+        "rpc/capability-table",
+        "rpc/transport",
+        "rpc/transport-unavailable",
+        "rpc/timeout",
+        "rpc/pipelined-cycle",
+        "rpc/invalid-argument",
+    };
+    static_assert(sizeof(texts) / sizeof(texts[0]) == static_cast<std::size_t>(rpc_code::count_));
+    return code < rpc_code::count_ ? texts[static_cast<std::size_t>(code)] : "";
+}
+
+/// The code a peer's text stands for; `other` if it is none of ours (keep the text then).
+constexpr rpc_code code_from(std::string_view spelled) noexcept {
+    for (std::uint8_t at = 1; at < static_cast<std::uint8_t>(rpc_code::count_); ++at) {
+        if (spelled == code_text(static_cast<rpc_code>(at))) {
+            return static_cast<rpc_code>(at);
+        }
+    }
+    return rpc_code::other;
+}
+
+/// The code to answer a peer with whose bytes were refused for `why`.
+constexpr rpc_code code_from(netio::error why) noexcept {
+    switch (why) {
+    case netio::error::rpc_wire:
+    case netio::error::rpc_limit:
+        return rpc_code::wire;
+    case netio::error::rpc_capability_table:
+        return rpc_code::capability_table;
+    case netio::error::rpc_transport:
+        return rpc_code::transport;
+    default:
+        return rpc_code::other;
+    }
+}
+
+/// The name of a capability: 16 opaque bytes.
+struct capability_id {
+    std::byte octets[16];
+    constexpr bool operator==(const capability_id&) const noexcept = default;
+};
+
+/// What a capability may spend, in the order of the wire. No field may be zero.
+struct budget {
+    std::uint64_t calls_max = 10'000;
+    std::uint64_t bytes_max = 64u << 20;
+    std::uint64_t wall_ms_max = 5'000;
+    std::uint64_t nodes_max = 100'000;
+    std::uint64_t depth_max = 256;
+    std::uint64_t array_max = 100'000;
+    std::uint64_t value_bytes_max = 10'000'000;
+
+    constexpr bool valid() const noexcept {
+        return calls_max != 0 && bytes_max != 0 && wall_ms_max != 0 && nodes_max != 0 &&
+               depth_max != 0 && array_max != 0 && value_bytes_max != 0;
+    }
+    constexpr bool operator==(const budget&) const noexcept = default;
+};
+
+namespace detail {
+
+using netio::detail::load_little;
+using netio::detail::load_native;
+using netio::detail::store_little;
+
+constexpr std::size_t version_offset = 4;
+constexpr std::size_t method_offset = 16;
+constexpr std::byte version_published{1};
+constexpr std::byte version_profile{0x81};
+constexpr std::uint32_t magic_little = 0x31505241;    // "ARP1" loaded little-endian
+constexpr std::uint8_t descriptor_read_only = 1;
+constexpr std::uint8_t descriptor_redact = 2;
+constexpr std::uint8_t descriptor_path = 4;
+constexpr std::size_t budget_bytes = 7 * 8;
+
+constexpr std::uint64_t high_bits = 0x8080808080808080u;    // none set: eight letters of ASCII
+
+/// True if all is ASCII. Made for the short texts of an envelope: two loads that may overlap.
+NETIO_INLINE bool ascii_only(const std::byte* at, std::size_t count) noexcept {
+    if (count >= 8) {
+        const std::byte* const last = at + count - 8;
+        auto seen = load_native<std::uint64_t>(last);
+        for (; at < last; at += 8) {
+            seen |= load_native<std::uint64_t>(at);
+        }
+        return (seen & high_bits) == 0;
+    }
+    if (count >= 4) {
+        const auto both = load_native<std::uint32_t>(at) |
+                          load_native<std::uint32_t>(at + count - 4);
+        return (both & static_cast<std::uint32_t>(high_bits)) == 0;
+    }
+    return count == 0 || (at[0] | at[count / 2] | at[count - 1]) < std::byte{0x80};
+}
+
+/// The first byte that is not ASCII, or `end`.
+inline const std::byte* skip_ascii(const std::byte* at, const std::byte* end) noexcept {
+    while (end - at >= 16 && ((load_native<std::uint64_t>(at) |
+                               load_native<std::uint64_t>(at + 8)) & high_bits) == 0) {
+        at += 16;
+    }
+    while (end - at >= 8) {
+        const auto high = load_little<std::uint64_t>(at) & high_bits;
+        if (high != 0) {
+            return at + std::countr_zero(high) / 8;
+        }
+        at += 8;
+    }
+    while (at != end && *at < std::byte{0x80}) {
+        ++at;
+    }
+    return at;
+}
+
+constexpr bool in_range(std::byte octet, unsigned low, unsigned high) noexcept {
+    const auto number = std::to_integer<unsigned>(octet);
+    return number >= low && number <= high;
+}
+
+/// Bytes of the sequence at `at` that is not ASCII (RFC 3629, section 4), 0 if it is none: a stray
+/// continuation, an overlong form, a surrogate, past U+10FFFF, or cut.
+inline std::size_t utf8_width(const std::byte* at, std::size_t left) noexcept {
+    const auto lead = std::to_integer<unsigned>(at[0]);
+    if (lead < 0xC2 || lead > 0xF4) {
+        return 0;
+    }
+    const std::size_t width = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    if (left < width) {
+        return 0;
+    }
+    const unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+    const unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+    bool good = in_range(at[1], low, high);
+    for (std::size_t next = 2; next < width; ++next) {
+        good &= in_range(at[next], 0x80, 0xBF);
+    }
+    return good ? width : 0;
+}
+
+/// utf8_valid for long texts and for more than ASCII.
+inline bool utf8_valid_long(const std::byte* at, const std::byte* end) noexcept {
+    at = skip_ascii(at, end);
+    while (at != end) {
+        const std::size_t width = utf8_width(at, static_cast<std::size_t>(end - at));
+        if (width == 0) {
+            return false;
+        }
+        at += width;
+        if (at != end && *at < std::byte{0x80}) {
+            at = skip_ascii(at, end);
+        }
+    }
+    return true;
+}
+
+NETIO_INLINE bool utf8_valid(std::string_view text) noexcept {
+    const std::byte* const at = as_bytes(text).data();
+    return (text.size() < 64 && NETIO_LIKELY(ascii_only(at, text.size()))) ||
+           utf8_valid_long(at, at + text.size());
+}
+
+/// memcpy for the short pieces of an envelope: without a call up to 16 bytes.
+NETIO_INLINE void copy_piece(std::byte* to, bytes from) noexcept {
+    const std::size_t count = from.size();
+    const std::byte* const at = from.data();
+    if (count > 16) {
+        std::memcpy(to, at, count);
+    } else if (count >= 8) {
+        const auto front = load_native<std::uint64_t>(at);
+        const auto back = load_native<std::uint64_t>(at + count - 8);
+        std::memcpy(to, &front, 8);
+        std::memcpy(to + count - 8, &back, 8);
+    } else if (count >= 4) {
+        const auto front = load_native<std::uint32_t>(at);
+        const auto back = load_native<std::uint32_t>(at + count - 4);
+        std::memcpy(to, &front, 4);
+        std::memcpy(to + count - 4, &back, 4);
+    } else if (count != 0) {
+        const std::byte middle = at[count / 2];
+        const std::byte back = at[count - 1];
+        to[0] = at[0];
+        to[count / 2] = middle;
+        to[count - 1] = back;
+    }
+}
+
+/// Reads wire items front to back. Checked: against the end, for bytes of a stranger. Not checked:
+/// for bytes that went through the checked form before.
+template <bool Checked>
+struct reader {
+    const std::byte* at = nullptr;
+    const std::byte* end = nullptr;
+    std::uint32_t deepest = 1;    // of the value walked last: its levels
+
+    NETIO_INLINE std::size_t left() const noexcept { return static_cast<std::size_t>(end - at); }
+    NETIO_INLINE bool has(std::size_t count) const noexcept {
+        return !Checked || NETIO_LIKELY(left() >= count);
+    }
+    template <class T>
+    NETIO_INLINE bool take(T& out) noexcept {
+        if (!has(sizeof(T))) {
+            return false;
+        }
+        out = load_little<T>(at);
+        at += sizeof(T);
+        return true;
+    }
+    /// A count whose items take `item_bytes` or more each: no count is believed that the bytes left
+    /// can't hold. A division, so nothing wraps.
+    NETIO_INLINE bool take_count(std::uint32_t& out, std::size_t item_bytes) noexcept {
+        return take(out) && (!Checked || NETIO_LIKELY(out <= left() / item_bytes));
+    }
+    /// A u32 size and so many bytes. The size is held against what is left, never added to a place.
+    NETIO_INLINE bool take_sized(std::string_view& out) noexcept {
+        std::uint32_t count = 0;
+        if (!take(count) || !has(count)) {
+            return false;
+        }
+        out = {reinterpret_cast<const char*>(at), count};
+        at += count;
+        return true;
+    }
+    NETIO_INLINE bool take_text(std::string_view& out) noexcept {
+        return take_sized(out) && (!Checked || utf8_valid(out));
+    }
+    NETIO_INLINE bool skip(std::size_t count) noexcept {
+        if (!has(count)) {
+            return false;
+        }
+        at += count;
+        return true;
+    }
+};
+
+/// A list or map that is being walked and has items left.
+struct walk_level {
+    const char* key;    // the last one; null: none yet
+    std::uint32_t key_bytes;
+    std::uint32_t left;
+    bool is_map;
+};
+static_assert(std::is_trivially_default_constructible_v<walk_level>);    // 63 of them, none touched
+
+/// The key in front of a map's next value: text, and strictly above the one before.
+template <bool Checked>
+bool walk_key(reader<Checked>& in, walk_level& level) noexcept {
+    std::string_view key;
+    if (!in.take_text(key)) {
+        return false;
+    }
+    if constexpr (Checked) {
+        if (level.key != nullptr && !(std::string_view(level.key, level.key_bytes) < key)) {
+            return false;
+        }
+        level.key = key.data();
+        level.key_bytes = static_cast<std::uint32_t>(key.size());
+    }
+    return true;
+}
+
+/// A value without items of its own; `tag` is neither list nor map.
+template <bool Checked>
+NETIO_INLINE bool walk_scalar(reader<Checked>& in, std::uint8_t tag) noexcept {
+    std::string_view content;
+    std::uint8_t truth = 0;
+    switch (static_cast<value_tag>(tag)) {
+    case value_tag::null_value:
+    case value_tag::secret:
+        return true;
+    case value_tag::boolean:
+        return in.take(truth) && (!Checked || truth <= 1);
+    case value_tag::integer:
+    case value_tag::real:
+        return in.skip(8);
+    case value_tag::text:
+    case value_tag::path:
+        return in.take_text(content);
+    case value_tag::module_bytes:
+        return in.take_sized(content);
+    default:
+        return false;
+    }
+}
+
+/// The items of a list or map whose count was just read, and all below them. A stack of fixed
+/// height instead of recursion: a hostile peer chooses the nesting.
+template <bool Checked>
+bool walk_items(reader<Checked>& in, std::uint32_t count, bool is_map) noexcept {
+    walk_level levels[value_depth_max - 1];    // an item of the last one is at level 64
+    levels[0] = {nullptr, 0, count, is_map};
+    std::uint32_t open = 1;
+    in.deepest = open + 1;
+    while (open != 0) {
+        walk_level& level = levels[open - 1];
+        if (level.left == 0) {
+            --open;
+            continue;
+        }
+        --level.left;
+        std::uint8_t tag = 0;
+        if ((level.is_map && !walk_key(in, level)) || !in.take(tag)) {
+            return false;
+        }
+        const bool map_inside = tag == static_cast<std::uint8_t>(value_tag::map);
+        if (!map_inside && tag != static_cast<std::uint8_t>(value_tag::list)) {
+            if (!walk_scalar(in, tag)) {
+                return false;
+            }
+            continue;
+        }
+        if (!in.take_count(count, map_inside ? 5 : 1)) {
+            return false;
+        }
+        if (count != 0) {
+            if (Checked && open == value_depth_max - 1) {
+                return false;
+            }
+            levels[open++] = {nullptr, 0, count, map_inside};
+            in.deepest = in.deepest > open ? in.deepest : open + 1;
+        }
+    }
+    return true;
+}
+
+/// Steps over one value and everything in it.
+template <bool Checked>
+NETIO_INLINE bool walk_value(reader<Checked>& in) noexcept {
+    in.deepest = 1;
+    std::uint8_t tag = 0;
+    if (!in.take(tag)) {
+        return false;
+    }
+    const bool is_map = tag == static_cast<std::uint8_t>(value_tag::map);
+    if (!is_map && tag != static_cast<std::uint8_t>(value_tag::list)) {
+        return walk_scalar(in, tag);
+    }
+    std::uint32_t count = 0;
+    if (!in.take_count(count, is_map ? 5 : 1)) {
+        return false;
+    }
+    return count == 0 || walk_items(in, count, is_map);
+}
+
+template <bool Checked>
+NETIO_INLINE bool walk_argument(reader<Checked>& in) noexcept {
+    std::uint8_t tag = 0;
+    if (!in.take(tag)) {
+        return false;
+    }
+    switch (static_cast<argument_tag>(tag)) {
+    case argument_tag::value:
+        return walk_value(in);
+    case argument_tag::promise:
+        return in.skip(8);
+    case argument_tag::capability:
+        return in.skip(sizeof(capability_id));
+    default:
+        return false;
+    }
+}
+
+/// A forward range over checked bytes. `Step` reads the item at a place and finds the next place.
+template <class Step>
+class wire_range {
+public:
+    class iterator {
+    public:
+        using value_type = typename Step::item;
+        using difference_type = std::ptrdiff_t;
+
+        constexpr iterator() noexcept = default;
+        constexpr iterator(const std::byte* at, std::uint32_t left) noexcept
+            : at_(at), left_(left) {}
+
+        value_type operator*() const noexcept {
+            NETIO_ASSERT(left_ != 0);
+            return Step::read(at_);
+        }
+        iterator& operator++() noexcept {
+            NETIO_ASSERT(left_ != 0);
+            // The place behind the last item is never asked for.
+            if (--left_ != 0) {
+                at_ = Step::after(at_);
+            }
+            return *this;
+        }
+        iterator operator++(int) noexcept {
+            const iterator before = *this;
+            ++*this;
+            return before;
+        }
+        constexpr bool operator==(const iterator& other) const noexcept {
+            return left_ == other.left_;
+        }
+
+    private:
+        const std::byte* at_ = nullptr;
+        std::uint32_t left_ = 0;
+    };
+
+    constexpr wire_range() noexcept = default;
+    constexpr wire_range(const std::byte* at, std::uint32_t count) noexcept
+        : at_(at), count_(count) {}
+
+    constexpr std::uint32_t size() const noexcept { return count_; }
+    constexpr bool empty() const noexcept { return count_ == 0; }
+    constexpr iterator begin() const noexcept { return {at_, count_}; }
+    constexpr iterator end() const noexcept { return {nullptr, 0}; }
+    /// The first item; the range must not be empty.
+    typename Step::item front() const noexcept { return *begin(); }
+
+private:
+    const std::byte* at_ = nullptr;
+    std::uint32_t count_ = 0;
+};
+
+inline std::string_view read_text(const std::byte* at) noexcept {
+    return {reinterpret_cast<const char*>(at + 4), load_little<std::uint32_t>(at)};
+}
+inline const std::byte* after_text(const std::byte* at) noexcept {
+    return at + 4 + load_little<std::uint32_t>(at);
+}
+
+struct text_step {
+    using item = std::string_view;
+    static item read(const std::byte* at) noexcept { return read_text(at); }
+    static const std::byte* after(const std::byte* at) noexcept { return after_text(at); }
+};
+struct value_step;
+struct entry_step;
+struct argument_step;
+struct capability_step;
+
+}  // namespace detail
+
+/// Forward ranges over checked bytes: size(), empty(), front(), and a range-for. Going on to the
+/// next item steps over the whole of this one.
+using text_list = detail::wire_range<detail::text_step>;
+using value_list = detail::wire_range<detail::value_step>;
+using value_map = detail::wire_range<detail::entry_step>;
+using argument_list = detail::wire_range<detail::argument_step>;
+using capability_list = detail::wire_range<detail::capability_step>;
+
+/// One value in checked bytes. The peer chose its form, so asking for another form is no error of
+/// the caller: the as_ functions give `otherwise` (or an empty view) then.
+class value {
+public:
+    /// Null.
+    value() noexcept : at_(&null_octet) {}
+    /// For netio's own use: `at` is the tag of a checked value.
+    explicit value(const std::byte* at) noexcept : at_(at) {}
+
+    value_tag tag() const noexcept { return static_cast<value_tag>(*at_); }
+    bool is(value_tag expected) const noexcept { return tag() == expected; }
+
+    bool as_bool(bool otherwise = false) const noexcept {
+        return is(value_tag::boolean) ? at_[1] != std::byte{0} : otherwise;
+    }
+    std::int64_t as_int(std::int64_t otherwise = 0) const noexcept {
+        return is(value_tag::integer)
+                   ? std::bit_cast<std::int64_t>(detail::load_little<std::uint64_t>(at_ + 1))
+                   : otherwise;
+    }
+    /// The bits are the peer's: a NaN keeps its payload.
+    double as_real(double otherwise = 0) const noexcept {
+        return is(value_tag::real)
+                   ? std::bit_cast<double>(detail::load_little<std::uint64_t>(at_ + 1))
+                   : otherwise;
+    }
+    std::string_view as_text(std::string_view otherwise = {}) const noexcept {
+        return is(value_tag::text) ? detail::read_text(at_ + 1) : otherwise;
+    }
+    std::string_view as_path(std::string_view otherwise = {}) const noexcept {
+        return is(value_tag::path) ? detail::read_text(at_ + 1) : otherwise;
+    }
+    bytes as_module() const noexcept {
+        return is(value_tag::module_bytes) ? as_bytes(detail::read_text(at_ + 1)) : bytes{};
+    }
+    value_list as_list() const noexcept;
+    value_map as_map() const noexcept;
+
+    /// The value as it stands on the wire: what a byte budget is charged, and what
+    /// writer::copy_value takes over. Walks the value.
+    bytes wire() const noexcept {
+        return {at_, walked().at};
+    }
+    /// Its levels, itself included: 1 for all but a list or map with items. Walks the value.
+    std::uint32_t depth() const noexcept { return walked().deepest; }
+
+private:
+    static constexpr std::byte null_octet{0};
+
+    detail::reader<false> walked() const noexcept {
+        detail::reader<false> in{at_, nullptr};
+        detail::walk_value(in);
+        return in;
+    }
+
+    const std::byte* at_;
+};
+
+/// A key of a map and what stands under it.
+struct map_entry {
+    std::string_view key;
+    value held;
+};
+
+/// One argument in checked bytes.
+class argument {
+public:
+    /// For netio's own use: `at` is the first byte of a checked argument.
+    explicit argument(const std::byte* at) noexcept : at_(at) {}
+
+    argument_tag tag() const noexcept { return static_cast<argument_tag>(*at_); }
+    bool is(argument_tag expected) const noexcept { return tag() == expected; }
+
+    /// Null if it is no value.
+    value as_value() const noexcept {
+        return is(argument_tag::value) ? value(at_ + 1) : value();
+    }
+    /// The request id of an earlier request on the same connection; 0 if it is no promise.
+    std::uint64_t as_promise() const noexcept {
+        return is(argument_tag::promise) ? detail::load_little<std::uint64_t>(at_ + 1) : 0;
+    }
+    /// All zero if it is no capability.
+    capability_id as_capability() const noexcept {
+        capability_id out{};
+        if (is(argument_tag::capability)) {
+            std::memcpy(out.octets, at_ + 1, sizeof(out.octets));
+        }
+        return out;
+    }
+    /// The argument as it stands on the wire, its kind byte included. Walks it.
+    bytes wire() const noexcept {
+        detail::reader<false> in{at_, nullptr};
+        detail::walk_argument(in);
+        return {at_, in.at};
+    }
+
+private:
+    const std::byte* at_;
+};
+
+/// One capability descriptor in checked bytes.
+class capability_descriptor {
+public:
+    /// For netio's own use: `at` is the first byte of a checked descriptor.
+    explicit capability_descriptor(const std::byte* at) noexcept : at_(at), facts_(at + 20) {
+        const text_list names = methods();
+        for (std::uint32_t left = names.size(); left != 0; --left) {
+            facts_ = detail::after_text(facts_);
+        }
+    }
+
+    capability_id id() const noexcept {
+        capability_id out{};
+        std::memcpy(out.octets, at_, sizeof(out.octets));
+        return out;
+    }
+    /// At least one, strictly ascending by bytes.
+    text_list methods() const noexcept {
+        return {at_ + 20, detail::load_little<std::uint32_t>(at_ + 16)};
+    }
+    budget spend() const noexcept {
+        const auto field = [this](std::size_t index) {
+            return detail::load_little<std::uint64_t>(facts_ + 8 * index);
+        };
+        return {field(0), field(1), field(2), field(3), field(4), field(5), field(6)};
+    }
+    bool read_only() const noexcept { return has(detail::descriptor_read_only); }
+    bool redact() const noexcept { return has(detail::descriptor_redact); }
+    /// An empty path is a path too, hence the question apart.
+    bool has_path() const noexcept { return has(detail::descriptor_path); }
+    std::string_view path() const noexcept {
+        return has_path() ? detail::read_text(path_at()) : std::string_view{};
+    }
+    /// The descriptor as it stands on the wire.
+    bytes wire() const noexcept {
+        return {at_, has_path() ? detail::after_text(path_at()) : path_at()};
+    }
+
+private:
+    bool has(std::uint8_t flag) const noexcept {
+        return (std::to_integer<unsigned>(facts_[detail::budget_bytes]) & flag) != 0;
+    }
+    const std::byte* path_at() const noexcept { return facts_ + detail::budget_bytes + 1; }
+
+    const std::byte* at_;
+    const std::byte* facts_;    // behind the methods: budget, flags, path
+};
+
+namespace detail {
+
+struct value_step {
+    using item = value;
+    static item read(const std::byte* at) noexcept { return value(at); }
+    static const std::byte* after(const std::byte* at) noexcept {
+        reader<false> in{at, nullptr};
+        walk_value(in);
+        return in.at;
+    }
+};
+struct entry_step {
+    using item = map_entry;
+    static item read(const std::byte* at) noexcept {
+        return {read_text(at), value(after_text(at))};
+    }
+    static const std::byte* after(const std::byte* at) noexcept {
+        return value_step::after(after_text(at));
+    }
+};
+struct argument_step {
+    using item = argument;
+    static item read(const std::byte* at) noexcept { return argument(at); }
+    static const std::byte* after(const std::byte* at) noexcept {
+        reader<false> in{at, nullptr};
+        walk_argument(in);
+        return in.at;
+    }
+};
+struct capability_step {
+    using item = capability_descriptor;
+    static item read(const std::byte* at) noexcept { return capability_descriptor(at); }
+    static const std::byte* after(const std::byte* at) noexcept {
+        const bytes whole = capability_descriptor(at).wire();
+        return whole.data() + whole.size();
+    }
+};
+
+}  // namespace detail
+
+inline value_list value::as_list() const noexcept {
+    return is(value_tag::list) ? value_list(at_ + 5, detail::load_little<std::uint32_t>(at_ + 1))
+                               : value_list();
+}
+inline value_map value::as_map() const noexcept {
+    return is(value_tag::map) ? value_map(at_ + 5, detail::load_little<std::uint32_t>(at_ + 1))
+                              : value_map();
+}
+
+/// A whole envelope as views into the bytes that were decoded.
+struct envelope {
+    envelope_kind kind{};
+    std::uint16_t flags = 0;
+    std::uint64_t request_id = 0;
+    std::string_view method;       // of an error: its code
+    argument_list arguments;       // of a response: exactly one, a value
+    bytes payload;
+    capability_list capabilities;
+
+    bool redact() const noexcept { return (flags & flag_redact) != 0; }
+    bool read_only() const noexcept { return (flags & flag_read_only) != 0; }
+};
+
+namespace detail {
+
+/// The rules that tie sections to the kind. Requests have an id; a response has no method and
+/// exactly one value; an error has nothing but its code; a hello has no method.
+inline bool shape_valid(const envelope& in) noexcept {
+    switch (in.kind) {
+    case envelope_kind::request:
+        return in.request_id != 0;
+    case envelope_kind::response:
+        return in.method.empty() && in.arguments.size() == 1 &&
+               in.arguments.front().is(argument_tag::value);
+    case envelope_kind::error:
+        return in.arguments.empty() && in.payload.empty() && in.capabilities.empty();
+    case envelope_kind::hello:
+        return in.method.empty();
+    default:
+        return false;
+    }
+}
+
+inline error check_methods(reader<true>& in, const wire_limits& limits) noexcept {
+    std::uint32_t count = 0;
+    if (!in.take_count(count, 4)) {
+        return error::rpc_wire;
+    }
+    if (count == 0) {
+        return error::rpc_capability_table;
+    }
+    if (count > limits.methods_max) {
+        return error::rpc_limit;
+    }
+    std::string_view before;
+    for (std::uint32_t index = 0; index < count; ++index) {
+        std::string_view method;
+        if (!in.take_sized(method)) {
+            return error::rpc_wire;
+        }
+        if (!utf8_valid(method) || (index != 0 && !(before < method))) {
+            return error::rpc_capability_table;
+        }
+        before = method;
+    }
+    return error::none;
+}
+
+/// Cut bytes are rpc/wire, a broken rule of the descriptor itself is rpc/capability-table.
+inline error check_descriptor(reader<true>& in, const wire_limits& limits) noexcept {
+    if (!in.skip(sizeof(capability_id))) {
+        return error::rpc_wire;
+    }
+    if (const error why = check_methods(in, limits); why != error::none) {
+        return why;
+    }
+    bool spends = true;
+    for (int field = 0; field < 7; ++field) {
+        std::uint64_t bound = 0;
+        if (!in.take(bound)) {
+            return error::rpc_wire;
+        }
+        spends &= bound != 0;
+    }
+    std::uint8_t flags = 0;
+    if (!in.take(flags)) {
+        return error::rpc_wire;
+    }
+    if (!spends || flags > (descriptor_read_only | descriptor_redact | descriptor_path)) {
+        return error::rpc_capability_table;
+    }
+    std::string_view path;
+    if ((flags & descriptor_path) != 0) {
+        if (!in.take_sized(path)) {
+            return error::rpc_wire;
+        }
+        return utf8_valid(path) ? error::none : error::rpc_capability_table;
+    }
+    return error::none;
+}
+
+inline error decode_arguments(reader<true>& in, const wire_limits& limits,
+                              envelope& out) noexcept {
+    std::uint32_t count = 0;
+    if (!in.take_count(count, 2)) {
+        return error::rpc_wire;
+    }
+    if (count > limits.arguments_max) {
+        return error::rpc_limit;
+    }
+    out.arguments = {in.at, count};
+    for (; count != 0; --count) {
+        if (!walk_argument(in)) {
+            return error::rpc_wire;
+        }
+    }
+    return error::none;
+}
+
+inline error decode_capabilities(reader<true>& in, const wire_limits& limits,
+                                 envelope& out) noexcept {
+    std::uint32_t count = 0;
+    if (!in.take_count(count, 77)) {
+        return error::rpc_wire;
+    }
+    if (count > limits.capabilities_max) {
+        return error::rpc_limit;
+    }
+    out.capabilities = {in.at, count};
+    for (; count != 0; --count) {
+        if (const error why = check_descriptor(in, limits); why != error::none) {
+            return why;
+        }
+    }
+    return error::none;
+}
+
+/// The 16 fixed bytes, the method behind them, and nothing of what the counts claim.
+inline error decode_head(reader<true>& in, const wire_limits& limits, envelope& out) noexcept {
+    const std::byte* const head = in.at;
+    if (load_little<std::uint32_t>(head) != magic_little) {
+        return error::rpc_wire;
+    }
+    const std::byte version = head[version_offset];
+    out.kind = static_cast<envelope_kind>(head[5]);
+    out.flags = load_little<std::uint16_t>(head + 6);
+    out.request_id = load_little<std::uint64_t>(head + 8);
+    in.at += method_offset;
+    if ((version != version_published && version != version_profile) ||
+        out.flags > (flag_redact | flag_read_only) || !in.take_text(out.method)) {
+        return error::rpc_wire;
+    }
+    return out.method.size() > limits.method_max ? error::rpc_limit : error::none;
+}
+
+inline error decode_sections(bytes input, const wire_limits& limits, envelope& out) noexcept {
+    if (!limits.valid()) {
+        return error::limits_invalid;
+    }
+    if (input.size() < envelope_bytes_min) {
+        return error::rpc_wire;
+    }
+    if (input.size() > limits.bytes_max) {
+        return error::rpc_limit;
+    }
+    reader<true> in{input.data(), input.data() + input.size()};
+    if (const error why = decode_head(in, limits, out); why != error::none) {
+        return why;
+    }
+    if (const error why = decode_arguments(in, limits, out); why != error::none) {
+        return why;
+    }
+    std::string_view payload;
+    if (!in.take_sized(payload)) {
+        return error::rpc_wire;
+    }
+    if (payload.size() > limits.payload_max) {
+        return error::rpc_limit;
+    }
+    out.payload = as_bytes(payload);
+    if (const error why = decode_capabilities(in, limits, out); why != error::none) {
+        return why;
+    }
+    const bool plain = out.arguments.empty() && out.capabilities.empty();
+    const std::byte version = plain ? version_published : version_profile;
+    const bool whole = in.left() == 0 && input[version_offset] == version && shape_valid(out);
+    return whole ? error::none : error::rpc_wire;
+}
+
+}  // namespace detail
+
+/// Decodes one whole envelope, the inside of a frame: `input` is all of it and nothing else. Every
+/// byte is checked before this returns; nothing is copied. Never `incomplete`: inside a frame a cut
+/// envelope is a broken one. Errors: rpc_wire, rpc_capability_table, rpc_limit (over `limits`),
+/// limits_invalid (one of `limits` is 0). Time is linear in the input. Any thread.
+inline parsed<envelope> decode(bytes input, const wire_limits& limits = {}) noexcept {
+    parsed<envelope> out;
+    out.why = detail::decode_sections(input, limits, out.value);
+    if (NETIO_LIKELY(out.why == error::none)) {
+        out.status = parse_status::complete;
+        out.consumed = static_cast<std::uint32_t>(input.size());
+    } else {
+        out.status = parse_status::invalid;
+        out.value = {};
+    }
+    return out;
+}
+
+/// One envelope of a byte stream, not yet decoded.
+struct frame {
+    bytes envelope;
+};
+
+/// Splits a frame (u32 size, envelope) off the front of a byte stream. `incomplete` says how many
+/// bytes are missing at least; a size out of bounds is refused as soon as its four bytes are there:
+/// below 32 rpc_wire, above the smaller of `limits.bytes_max` and 64 MiB rpc_transport. Any thread.
+inline parsed<frame> decode_frame(bytes input, const wire_limits& limits = {}) noexcept {
+    if (!limits.valid()) {
+        return parsed<frame>::invalid(error::limits_invalid);
+    }
+    if (input.size() < frame_prefix_bytes) {
+        return parsed<frame>::need(frame_prefix_bytes - static_cast<std::uint32_t>(input.size()));
+    }
+    const auto count = detail::load_little<std::uint32_t>(input.data());
+    if (count < envelope_bytes_min) {
+        return parsed<frame>::invalid(error::rpc_wire);
+    }
+    if (count > limits.bytes_max || count > frame_bytes_max) {
+        return parsed<frame>::invalid(error::rpc_transport);
+    }
+    const bytes rest = input.subspan(frame_prefix_bytes);
+    if (rest.size() < count) {
+        return parsed<frame>::need(count - static_cast<std::uint32_t>(rest.size()));
+    }
+    parsed<frame> out;
+    out.status = parse_status::complete;
+    out.consumed = frame_prefix_bytes + count;
+    out.value.envelope = rest.first(count);
+    return out;
+}
+
+/// Writes the four bytes in front of an envelope of `envelope_bytes`; returns 4, or 0 if `out` is
+/// shorter or no frame may have that size. Any thread.
+inline std::size_t encode_frame_prefix(std::size_t envelope_bytes, mutable_bytes out) noexcept {
+    if (out.size() < frame_prefix_bytes || envelope_bytes < envelope_bytes_min ||
+        envelope_bytes > frame_bytes_max) {
+        return 0;
+    }
+    detail::store_little(out.data(), static_cast<std::uint32_t>(envelope_bytes));
+    return frame_prefix_bytes;
+}
+
+/// What a descriptor says, for writer::descriptor.
+struct descriptor_fields {
+    capability_id id{};
+    std::span<const std::string_view> methods{};    // at least one, strictly ascending by bytes
+    budget spend{};
+    bool read_only = false;
+    bool redact = false;
+    bool has_path = false;
+    std::string_view path{};
+};
+
+/// Writes one envelope into the caller's bytes, front to back, without a heap:
+///
+///     writer out(room);
+///     out.begin(envelope_kind::request, 7, "put").value_text("a").value_list().value_int(1).end();
+///     const std::size_t size = out.payload(module).finish();    // 0: see why()
+///
+/// The order is begin, arguments, payload (may be left out), descriptors, finish. A value outside
+/// of any list or map is an argument. The first call that does not fit or breaks a rule of the wire
+/// makes all later ones do nothing, finish() return 0 and why() say which: full, rpc_wire,
+/// rpc_capability_table, rpc_limit, limits_invalid. begin() starts anew. One thread at a time.
+class writer {
+public:
+    explicit writer(mutable_bytes out, const wire_limits& limits = {}) noexcept
+        : out_(out.first(out.size() < limits.bytes_max ? out.size() : limits.bytes_max)),
+          limits_(limits),
+          no_room_(out.size() < limits.bytes_max ? error::full : error::rpc_limit) {}
+    writer(const writer&) = delete;
+    writer& operator=(const writer&) = delete;
+
+    /// Starts an envelope. `method` is the code for an error and empty for a response and a hello.
+    writer& begin(envelope_kind kind, std::uint64_t request_id, std::string_view method = {},
+                  std::uint16_t flags = 0) noexcept;
+
+    writer& value_null() noexcept { return scalar(value_tag::null_value, {}); }
+    /// A marker: that a secret stands here, never its content.
+    writer& value_secret() noexcept { return scalar(value_tag::secret, {}); }
+    writer& value_bool(bool truth) noexcept {
+        const std::byte octet{static_cast<unsigned char>(truth ? 1 : 0)};
+        return scalar(value_tag::boolean, {&octet, 1});
+    }
+    writer& value_int(std::int64_t number) noexcept {
+        return word(value_tag::integer, std::bit_cast<std::uint64_t>(number));
+    }
+    writer& value_real(double number) noexcept {
+        return word(value_tag::real, std::bit_cast<std::uint64_t>(number));
+    }
+    writer& value_text(std::string_view text) noexcept { return sized_text(value_tag::text, text); }
+    writer& value_path(std::string_view path) noexcept { return sized_text(value_tag::path, path); }
+    writer& value_module(bytes content) noexcept {
+        sized(value_tag::module_bytes, content);
+        return *this;
+    }
+    /// Opens a list: the values up to the matching end() are its items.
+    writer& value_list() noexcept { return open(value_tag::list); }
+    /// Opens a map: key() and a value in turn, up to the matching end().
+    writer& value_map() noexcept { return open(value_tag::map); }
+    /// The key of the next value; only inside a map, strictly above the key before it by bytes.
+    writer& key(std::string_view text) noexcept;
+    /// Closes the list or map opened last.
+    writer& end() noexcept;
+    /// A value of a decoded envelope, with everything in it.
+    writer& copy_value(const value& from) noexcept;
+
+    /// An argument: the result of an earlier request on the same connection.
+    writer& promise(std::uint64_t request_id) noexcept;
+    /// An argument: a capability the peer knows.
+    writer& capability(const capability_id& id) noexcept;
+    /// An argument of a decoded envelope, whatever it is.
+    writer& copy_argument(const argument& from) noexcept;
+
+    /// The bytes of the payload section; once at most, after the arguments.
+    writer& payload(bytes content) noexcept;
+    /// A capability descriptor; after the payload.
+    writer& descriptor(const descriptor_fields& fields) noexcept;
+    /// A descriptor of a decoded envelope.
+    writer& copy_descriptor(const capability_descriptor& from) noexcept;
+
+    /// Bytes of the envelope, now whole at the front of the caller's span; 0 if something failed.
+    std::size_t finish() noexcept;
+    /// The first failure since begin(); error::none if there is none.
+    error why() const noexcept { return why_; }
+
+private:
+    enum class stage : std::uint8_t { idle, arguments, capabilities };
+
+    struct level {
+        std::uint32_t count_at;    // where its count goes
+        std::uint32_t items_count;
+        std::uint32_t key_at;      // where the last key stands; 0: none yet
+        bool is_map;
+        bool key_waits;            // a key was written, its value was not
+    };
+
+    writer& fail(error why) noexcept {
+        why_ = why_ == error::none ? why : why_;
+        return *this;
+    }
+    std::byte* claim(std::size_t fixed, std::size_t rest = 0) noexcept;
+    std::byte* argument_head(argument_tag tag, std::size_t fixed, std::size_t rest = 0) noexcept;
+    std::byte* value_head(value_tag tag, std::size_t fixed, std::size_t rest = 0) noexcept;
+    std::byte* descriptor_head(std::size_t fixed, std::size_t rest = 0) noexcept;
+    bool put_sized(bytes content) noexcept;
+    writer& scalar(value_tag tag, bytes content) noexcept;
+    writer& word(value_tag tag, std::uint64_t bits) noexcept;
+    writer& sized(value_tag tag, bytes content) noexcept;
+    writer& sized_text(value_tag tag, std::string_view text) noexcept;
+    writer& open(value_tag tag) noexcept;
+    error descriptor_error(const descriptor_fields& fields) const noexcept;
+    envelope facts() const noexcept;
+
+    mutable_bytes out_;        // all of the caller's bytes that may be used
+    wire_limits limits_;
+    error no_room_;            // what it means to run out of them
+    std::size_t used_ = 0;
+    std::uint32_t arguments_at_ = 0;
+    std::uint32_t arguments_count_ = 0;
+    std::uint32_t payload_bytes_ = 0;
+    std::uint32_t capabilities_at_ = 0;
+    std::uint32_t capabilities_count_ = 0;
+    std::uint32_t open_ = 0;
+    stage stage_ = stage::idle;
+    error why_ = error::none;
+    level levels_[value_depth_max];    // not initialised: only the open ones are read
+};
+
+/// The next `fixed` + `rest` bytes, or null. Compared one by one, so that no sum can wrap.
+NETIO_INLINE std::byte* writer::claim(std::size_t fixed, std::size_t rest) noexcept {
+    NETIO_ASSERT(used_ <= out_.size());
+    const std::size_t room = out_.size() - used_;
+    if (room < fixed || room - fixed < rest || why_ != error::none) {
+        fail(no_room_);
+        return nullptr;
+    }
+    std::byte* const at = out_.data() + used_;
+    used_ += fixed + rest;
+    return at;
+}
+
+/// A u32 size and the bytes.
+NETIO_INLINE bool writer::put_sized(bytes content) noexcept {
+    std::byte* const to = claim(4, content.size());
+    if (to == nullptr) {
+        return false;
+    }
+    detail::store_little(to, static_cast<std::uint32_t>(content.size()));
+    detail::copy_piece(to + 4, content);
+    return true;
+}
+
+inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::string_view method,
+                             std::uint16_t flags) noexcept {
+    used_ = 0;
+    open_ = 0;
+    arguments_count_ = 0;
+    payload_bytes_ = 0;
+    capabilities_count_ = 0;
+    stage_ = stage::arguments;
+    why_ = limits_.valid() ? error::none : error::limits_invalid;
+    if (flags > (flag_redact | flag_read_only) || !detail::utf8_valid(method)) {
+        return fail(error::rpc_wire);
+    }
+    if (method.size() > limits_.method_max) {
+        return fail(error::rpc_limit);
+    }
+    std::byte* const head = claim(detail::method_offset);
+    if (head == nullptr) {
+        return *this;
+    }
+    detail::store_little(head, detail::magic_little);
+    head[5] = static_cast<std::byte>(kind);
+    detail::store_little(head + 6, flags);
+    detail::store_little(head + 8, request_id);
+    if (put_sized(as_bytes(method))) {
+        arguments_at_ = static_cast<std::uint32_t>(used_);
+        claim(4);
+    }
+    return *this;
+}
+
+/// The bytes behind a new argument's kind byte, which it writes; or null.
+NETIO_INLINE std::byte* writer::argument_head(argument_tag tag, std::size_t fixed,
+                                              std::size_t rest) noexcept {
+    if (stage_ != stage::arguments || open_ != 0) {
+        fail(error::rpc_wire);
+        return nullptr;
+    }
+    if (arguments_count_ == limits_.arguments_max) {
+        fail(error::rpc_limit);
+        return nullptr;
+    }
+    std::byte* const at = claim(1 + fixed, rest);
+    if (at == nullptr) {
+        return nullptr;
+    }
+    ++arguments_count_;
+    *at = static_cast<std::byte>(tag);
+    return at + 1;
+}
+
+/// The bytes behind a new value's tag, which it writes; or null.
+NETIO_INLINE std::byte* writer::value_head(value_tag tag, std::size_t fixed,
+                                           std::size_t rest) noexcept {
+    std::byte* at = nullptr;
+    if (open_ == 0) {
+        at = argument_head(argument_tag::value, 1 + fixed, rest);
+    } else {
+        level& around = levels_[open_ - 1];
+        if (open_ == value_depth_max || around.is_map != around.key_waits) {
+            fail(error::rpc_wire);
+            return nullptr;
+        }
+        at = claim(1 + fixed, rest);
+        around.key_waits = false;
+        ++around.items_count;
+    }
+    if (at == nullptr) {
+        return nullptr;
+    }
+    *at = static_cast<std::byte>(tag);
+    return at + 1;
+}
+
+inline writer& writer::scalar(value_tag tag, bytes content) noexcept {
+    std::byte* const to = value_head(tag, content.size());
+    if (to != nullptr && !content.empty()) {
+        *to = content[0];
+    }
+    return *this;
+}
+
+inline writer& writer::word(value_tag tag, std::uint64_t bits) noexcept {
+    std::byte* const to = value_head(tag, sizeof(bits));
+    if (to != nullptr) {
+        detail::store_little(to, bits);
+    }
+    return *this;
+}
+
+inline writer& writer::sized(value_tag tag, bytes content) noexcept {
+    std::byte* const to = value_head(tag, 4, content.size());
+    if (to == nullptr) {
+        return *this;
+    }
+    detail::store_little(to, static_cast<std::uint32_t>(content.size()));
+    detail::copy_piece(to + 4, content);
+    return *this;
+}
+
+inline writer& writer::sized_text(value_tag tag, std::string_view text) noexcept {
+    return detail::utf8_valid(text) ? sized(tag, as_bytes(text)) : fail(error::rpc_wire);
+}
+
+inline writer& writer::open(value_tag tag) noexcept {
+    std::byte* const to = value_head(tag, 4);
+    if (to == nullptr) {
+        return *this;
+    }
+    NETIO_ASSERT(open_ < value_depth_max);
+    const auto count_at = static_cast<std::uint32_t>(to - out_.data());
+    levels_[open_++] = {count_at, 0, 0, tag == value_tag::map, false};
+    return *this;
+}
+
+inline writer& writer::key(std::string_view text) noexcept {
+    if (open_ == 0 || !levels_[open_ - 1].is_map || levels_[open_ - 1].key_waits) {
+        return fail(error::rpc_wire);
+    }
+    level& around = levels_[open_ - 1];
+    const bool ascends =
+        around.key_at == 0 || detail::read_text(out_.data() + around.key_at) < text;
+    if (!ascends || !detail::utf8_valid(text)) {
+        return fail(error::rpc_wire);
+    }
+    const auto key_at = static_cast<std::uint32_t>(used_);
+    if (put_sized(as_bytes(text))) {
+        around.key_at = key_at;
+        around.key_waits = true;
+    }
+    return *this;
+}
+
+inline writer& writer::end() noexcept {
+    if (open_ == 0 || levels_[open_ - 1].key_waits) {
+        return fail(error::rpc_wire);
+    }
+    const level& closed = levels_[--open_];
+    detail::store_little(out_.data() + closed.count_at, closed.items_count);
+    return *this;
+}
+
+inline writer& writer::copy_value(const value& from) noexcept {
+    const bytes whole = from.wire();
+    NETIO_ASSERT(!whole.empty());
+    if (open_ != 0 && from.depth() > value_depth_max - open_) {
+        return fail(error::rpc_wire);
+    }
+    std::byte* const to = value_head(from.tag(), 0, whole.size() - 1);
+    if (to != nullptr) {
+        std::memcpy(to, whole.data() + 1, whole.size() - 1);
+    }
+    return *this;
+}
+
+inline writer& writer::promise(std::uint64_t request_id) noexcept {
+    std::byte* const to = argument_head(argument_tag::promise, sizeof(request_id));
+    if (to != nullptr) {
+        detail::store_little(to, request_id);
+    }
+    return *this;
+}
+
+inline writer& writer::capability(const capability_id& id) noexcept {
+    std::byte* const to = argument_head(argument_tag::capability, sizeof(id.octets));
+    if (to != nullptr) {
+        std::memcpy(to, id.octets, sizeof(id.octets));
+    }
+    return *this;
+}
+
+inline writer& writer::copy_argument(const argument& from) noexcept {
+    const bytes whole = from.wire();
+    NETIO_ASSERT(!whole.empty());
+    std::byte* const to = argument_head(from.tag(), 0, whole.size() - 1);
+    if (to != nullptr) {
+        std::memcpy(to, whole.data() + 1, whole.size() - 1);
+    }
+    return *this;
+}
+
+inline writer& writer::payload(bytes content) noexcept {
+    if (stage_ != stage::arguments || open_ != 0) {
+        return fail(error::rpc_wire);
+    }
+    if (content.size() > limits_.payload_max) {
+        return fail(error::rpc_limit);
+    }
+    if (put_sized(content)) {
+        detail::store_little(out_.data() + arguments_at_, arguments_count_);
+        payload_bytes_ = static_cast<std::uint32_t>(content.size());
+        capabilities_at_ = static_cast<std::uint32_t>(used_);
+        stage_ = stage::capabilities;
+        claim(4);
+    }
+    return *this;
+}
+
+/// The first bytes of a new descriptor, or null.
+inline std::byte* writer::descriptor_head(std::size_t fixed, std::size_t rest) noexcept {
+    if (stage_ == stage::arguments) {
+        payload({});
+    }
+    if (stage_ != stage::capabilities) {
+        fail(error::rpc_wire);
+        return nullptr;
+    }
+    if (capabilities_count_ == limits_.capabilities_max) {
+        fail(error::rpc_limit);
+        return nullptr;
+    }
+    ++capabilities_count_;
+    return claim(fixed, rest);
+}
+
+inline error writer::descriptor_error(const descriptor_fields& fields) const noexcept {
+    if (fields.methods.size() > limits_.methods_max) {
+        return error::rpc_limit;
+    }
+    bool good = !fields.methods.empty() && fields.spend.valid() &&
+                (!fields.has_path || detail::utf8_valid(fields.path));
+    for (std::size_t index = 0; good && index < fields.methods.size(); ++index) {
+        good = detail::utf8_valid(fields.methods[index]) &&
+               (index == 0 || fields.methods[index - 1] < fields.methods[index]);
+    }
+    return good ? error::none : error::rpc_capability_table;
+}
+
+inline writer& writer::descriptor(const descriptor_fields& fields) noexcept {
+    if (const error why = descriptor_error(fields); why != error::none) {
+        return fail(why);
+    }
+    std::byte* const head = descriptor_head(sizeof(capability_id) + 4);
+    if (head == nullptr) {
+        return *this;
+    }
+    std::memcpy(head, fields.id.octets, sizeof(capability_id));
+    detail::store_little(head + 16, static_cast<std::uint32_t>(fields.methods.size()));
+    for (const std::string_view method : fields.methods) {
+        put_sized(as_bytes(method));
+    }
+    std::byte* to = claim(detail::budget_bytes + 1);
+    if (to == nullptr) {
+        return *this;
+    }
+    const budget& spend = fields.spend;
+    for (const std::uint64_t bound :
+         {spend.calls_max, spend.bytes_max, spend.wall_ms_max, spend.nodes_max, spend.depth_max,
+          spend.array_max, spend.value_bytes_max}) {
+        detail::store_little(to, bound);
+        to += sizeof(bound);
+    }
+    const unsigned flags = (fields.read_only ? detail::descriptor_read_only : 0u) |
+                           (fields.redact ? detail::descriptor_redact : 0u) |
+                           (fields.has_path ? detail::descriptor_path : 0u);
+    *to = static_cast<std::byte>(flags);
+    if (fields.has_path) {
+        put_sized(as_bytes(fields.path));
+    }
+    return *this;
+}
+
+inline writer& writer::copy_descriptor(const capability_descriptor& from) noexcept {
+    if (from.methods().size() > limits_.methods_max) {
+        return fail(error::rpc_limit);
+    }
+    const bytes whole = from.wire();
+    std::byte* const to = descriptor_head(whole.size());
+    if (to != nullptr) {
+        std::memcpy(to, whole.data(), whole.size());
+    }
+    return *this;
+}
+
+/// What was written, as far as the rules of the kinds ask for it.
+inline envelope writer::facts() const noexcept {
+    envelope out;
+    out.kind = static_cast<envelope_kind>(out_[5]);
+    out.request_id = detail::load_little<std::uint64_t>(out_.data() + 8);
+    out.method = detail::read_text(out_.data() + detail::method_offset);
+    out.arguments = {out_.data() + arguments_at_ + 4, arguments_count_};
+    out.payload = out_.subspan(capabilities_at_ - payload_bytes_, payload_bytes_);
+    out.capabilities = {out_.data() + capabilities_at_ + 4, capabilities_count_};
+    return out;
+}
+
+inline std::size_t writer::finish() noexcept {
+    if (stage_ == stage::arguments) {
+        payload({});
+    }
+    if (stage_ != stage::capabilities) {
+        fail(error::rpc_wire);
+    }
+    stage_ = stage::idle;
+    if (why_ == error::none && !detail::shape_valid(facts())) {
+        fail(error::rpc_wire);
+    }
+    if (why_ != error::none) {
+        return 0;
+    }
+    const bool plain = arguments_count_ == 0 && capabilities_count_ == 0;
+    out_[detail::version_offset] = plain ? detail::version_published : detail::version_profile;
+    detail::store_little(out_.data() + capabilities_at_, capabilities_count_);
+    return used_;
+}
+
+}  // namespace rpc
+
+NETIO_END
+
+// ==== src/options.hpp =============================================================================
+// floor 3 · run-time choices of listeners, outgoing connections and datagram sockets
+
+NETIO_BEGIN
+
+/// Whether connections of a listener begin with a PROXY header. Never guessed: the text forbids it.
+enum class proxy_mode : std::uint8_t { off, required };
+
+/// Which versions a listener takes where the header is required.
+enum class proxy_accept : std::uint8_t { v1, v2, either };
+
+/// Every default time of a connection, in milliseconds; 0 turns a deadline off.
+struct deadlines {
+    std::uint32_t preface_ms = 5'000;    ///< whole PROXY header, absolute from accept; at least 3 s
+    std::uint32_t idle_ms = 60'000;      ///< nothing either way, outside an exchange
+    std::uint32_t read_ms = 30'000;      ///< inside an exchange: no byte came
+    std::uint32_t write_ms = 30'000;     ///< output waits and the peer takes nothing
+    std::uint32_t exchange_ms = 0;       ///< a whole exchange, absolute from its begin
+    std::uint32_t park_ms = 60'000;      ///< parked, waiting for a post
+    std::uint32_t linger_ms = 2'000;     ///< after the FIN: reading and discarding
+    std::uint32_t connect_ms = 10'000;   ///< outgoing, until established
+};
+
+/// A socket option no field covers; `value` must outlive the call that takes it.
+struct raw_option {
+    int level = 0;
+    int option = 0;
+    bytes value{};
+};
+
+/// What the kernel is told about a stream socket. 0 leaves the system's default.
+struct socket_options {
+    bool no_delay = true;                ///< TCP_NODELAY
+    bool quick_ack = false;              ///< TCP_QUICKACK
+    std::uint32_t receive_bytes = 0;     ///< SO_RCVBUF
+    std::uint32_t send_bytes = 0;        ///< SO_SNDBUF
+    std::uint32_t keepalive_idle_s = 0;  ///< SO_KEEPALIVE with TCP_KEEPIDLE
+    std::uint32_t keepalive_interval_s = 0;
+    std::uint32_t keepalive_probes = 0;
+    std::uint32_t user_timeout_ms = 0;   ///< TCP_USER_TIMEOUT
+    std::uint8_t dscp = 0;               ///< upper six bits of IP_TOS / IPV6_TCLASS
+    std::string_view bind_device{};      ///< SO_BINDTODEVICE
+    std::span<const raw_option> raw{};
+};
+
+/// One listening socket. Texts are read during the call and not kept, but for `unix_path`'s file.
+struct listen_options {
+    /// An IPv4 or IPv6 address as text; a host name is refused. Empty: every IPv4 address.
+    std::string_view address{};
+    /// 0: the system picks one; read it back with `server::local`.
+    std::uint16_t port = 0;
+    /// A stream socket in the file system instead; a leading '@' is Linux's abstract namespace.
+    std::string_view unix_path{};
+    /// An IPv6 listener that takes IPv4 too. Always set explicitly, so it is the same everywhere.
+    bool dual_stack = false;
+    /// Connections the kernel holds for us; 0: the system's maximum.
+    std::uint32_t backlog = 0;
+    bool reuse_address = true;           ///< SO_REUSEADDR (not on Windows, where it is no such thing)
+    bool reuse_port = false;             ///< SO_REUSEPORT
+    std::uint32_t defer_accept_s = 0;    ///< TCP_DEFER_ACCEPT; the preface deadline starts at accept
+    std::uint32_t fast_open = 0;         ///< TCP_FASTOPEN queue
+    /// Connections of this listener at once; 0: only the global bound.
+    std::uint32_t connections_max = 0;
+    proxy_mode proxy = proxy_mode::off;
+    proxy_accept versions = proxy_accept::either;
+    /// Networks a PROXY header is believed from, "10.0.0.0/8, 2001:db8::/32"; empty: from any peer
+    /// (the listener is then reachable by proxies only, by other means). Unix peers are trusted.
+    std::string_view trusted{};
+    /// Longest header taken; above 536 it needs a preface buffer and a peer named in `trusted`.
+    std::uint32_t header_max = 536;
+    /// nginx stream writes one plain IPv4 address after TCP6; taken only where this is set.
+    bool tcp6_with_ipv4 = false;
+    deadlines times{};
+    socket_options socket{};
+};
+
+/// One UDP socket.
+struct datagram_options {
+    std::string_view address{};          ///< as in listen_options
+    std::uint16_t port = 0;
+    bool dual_stack = false;
+    bool reuse_port = false;
+    proxy_mode proxy = proxy_mode::off;  ///< header and payload in one datagram, each parsed alone
+    std::string_view trusted{};
+    socket_options socket{};
+};
+
+/// How an outgoing connection is made.
+struct connect_options {
+    deadlines times{};
+    socket_options socket{};
+};
+
+NETIO_END
+
+// ==== platform/contract.hpp =======================================================================
+// floor 4 · what a kernel must offer: tokens, events and the backend concept
+
+#include <concepts>
+
+NETIO_BEGIN
+
+/// A descriptor or SOCKET, wide enough for both.
+using socket_handle = std::int64_t;
+inline constexpr socket_handle no_handle = -1;
+
+/// The operations of the contract; which one an event answers. Each has an index space of its own:
+/// connections (connect, receive, send, close), listeners (accept), datagram sockets (receive_from)
+/// and datagram sends (send_to).
+enum class operation : std::uint8_t {
+    none,
+    accept,
+    connect,
+    receive,
+    send,
+    close,
+    receive_from,
+    send_to,
+    wake
+};
+
+/// Index 24 bits, operation 8, generation 32: what a kernel carries and gives back. The callers of a
+/// backend leave the operation none; a backend may fill it for its own bookkeeping.
+struct token {
+    std::uint64_t bits = 0;
+
+    static constexpr token of(std::uint32_t index, std::uint32_t generation,
+                              operation op = operation::none) noexcept {
+        return {std::uint64_t{index & slots_max} | (static_cast<std::uint64_t>(op) << 24) |
+                (std::uint64_t{generation} << 32)};
+    }
+    constexpr std::uint32_t index() const noexcept {
+        return static_cast<std::uint32_t>(bits) & slots_max;
+    }
+    constexpr operation op() const noexcept { return static_cast<operation>((bits >> 24) & 0xFF); }
+    constexpr std::uint32_t generation() const noexcept {
+        return static_cast<std::uint32_t>(bits >> 32);
+    }
+    constexpr token with(operation op) const noexcept { return of(index(), generation(), op); }
+    constexpr bool operator==(const token&) const noexcept = default;
+};
+
+enum class event_kind : std::uint8_t {
+    accepted,   // handle, peer
+    connected,  // handle
+    received,   // byte_count, buffer_index (none_index: into the caller's memory), disarmed
+    sent,       // byte_count >= 1, may be short (send_to: the whole datagram)
+    ended,      // the peer finished sending; ends the receive
+    failed,     // why, os_code; ends the operation
+    closed,     // the last event of its token
+    woken       // wake() was called
+};
+
+/// One completion. 64 bytes.
+struct event {
+    token who{};
+    operation op = operation::none;
+    event_kind kind = event_kind::woken;
+    error why = error::none;
+    bool disarmed : 1 = false;   // received: the receive has ended and must be started again
+    bool truncated : 1 = false;  // received by receive_from: the datagram was longer than the buffer
+    std::uint32_t byte_count = 0;
+    std::uint32_t buffer_index = none_index;
+    std::int32_t os_code = 0;
+    socket_handle handle = no_handle;
+    endpoint peer{};
+};
+static_assert(sizeof(event) == 64);
+
+/// What the system said to a call that can fail.
+struct os_status {
+    error why = error::none;
+    std::int32_t os_code = 0;
+    constexpr explicit operator bool() const noexcept { return why == error::none; }
+};
+
+/// A handle or the reason there is none.
+struct os_handle {
+    socket_handle handle = no_handle;
+    os_status status{};
+    constexpr explicit operator bool() const noexcept { return status.why == error::none; }
+};
+
+/// Whether this kernel offers a backend and, if not, what is missing (static text).
+struct availability {
+    bool offered = true;
+    const char* missing = "";
+};
+
+/// Where a stream is to be listened on or connected to: an address, or a path if that is not empty.
+struct stream_address {
+    endpoint ip{};
+    std::string_view unix_path{};
+};
+
+/// The counts of one worker that a backend lays out its memory for.
+struct backend_limits {
+    std::uint32_t connections = 0;
+    std::uint32_t listeners = 0;
+    std::uint32_t datagram_sockets = 0;
+    std::uint32_t datagram_sends = 0;
+
+    static constexpr backend_limits of(const limits& sizes) noexcept {
+        return {share(sizes.connections_max, sizes.workers_max), sizes.listeners_max,
+                sizes.datagram_sockets_max,
+                share(sizes.datagram_sends_max, sizes.workers_max)};
+    }
+};
+
+/// `wait` without end.
+inline constexpr std::uint64_t forever_ns = ~std::uint64_t{0};
+
+/// Slices of one start_send.
+inline constexpr std::size_t slices_max = 8;
+
+/// The seam to a kernel: start an operation, later get its event from `wait`. docs/contract.md gives
+/// each function's precondition and postcondition and the clauses P1 to P14 that one test suite
+/// checks on every backend.
+///
+/// `name` and `os_name` are static text. The static calls need no open backend: they make, name and
+/// close sockets. All others belong to the thread that called `open`, but for `wake`.
+template <class B>
+concept backend = requires(B b, const B constant, mutable_bytes memory, std::span<event> out,
+                           std::span<const bytes> slices, token who, socket_handle handle,
+                           std::uint32_t count, std::uint64_t timeout_ns, buffer_pool& pool,
+                           const backend_limits& sizes, const stream_address& address,
+                           const endpoint& peer, const listen_options& listening,
+                           const datagram_options& datagrams, const socket_options& socket) {
+    { B::name } -> std::convertible_to<const char*>;
+    { B::connection_bytes } -> std::convertible_to<std::size_t>;
+    /// Credit that `start_receive` costs least with; 1 means one event an arming.
+    { B::receive_credit } -> std::convertible_to<std::uint32_t>;
+    { B::available() } noexcept -> std::same_as<availability>;
+    { B::bytes_needed(sizes) } noexcept -> std::same_as<std::size_t>;
+    { B::os_name(int{}) } noexcept -> std::same_as<const char*>;
+    { B::listen(address, listening) } noexcept -> std::same_as<os_handle>;
+    { B::open_datagram(peer, datagrams) } noexcept -> std::same_as<os_handle>;
+    { B::local_of(handle) } noexcept -> std::same_as<result<endpoint>>;
+    { B::close_handle(handle, bool{}) } noexcept;
+    { B::reserve_descriptors(timeout_ns) } noexcept -> std::same_as<std::uint64_t>;
+
+    { b.open(memory, sizes, pool) } noexcept -> std::same_as<os_status>;
+    { b.close() } noexcept;
+    { b.start_accept(handle, who) } noexcept -> std::same_as<os_status>;
+    { b.stop_accept(who) } noexcept;
+    { b.start_connect(address, socket, who) } noexcept -> std::same_as<os_status>;
+    { b.attach(handle, who) } noexcept -> std::same_as<os_status>;
+    { b.release(who) } noexcept -> std::same_as<socket_handle>;
+    { b.start_receive(who, memory, count) } noexcept;
+    { b.stop_receive(who) } noexcept;
+    { b.start_send(who, slices) } noexcept;
+    { b.end_send(who) } noexcept;
+    { b.start_close(who, bool{}) } noexcept;
+    { b.start_receive_from(handle, who) } noexcept -> std::same_as<os_status>;
+    { b.stop_receive_from(who) } noexcept;
+    { b.start_send_to(handle, who, bytes{}, peer) } noexcept;
+    { b.wait(out, timeout_ns) } noexcept -> std::same_as<std::uint32_t>;
+    { b.ready() } noexcept -> std::same_as<bool>;
+    { b.wake() } noexcept;
+    { b.wait_handle() } noexcept -> std::same_as<socket_handle>;
+    { constant.now_ns() } noexcept -> std::same_as<std::uint64_t>;
+};
+
+NETIO_END
+
+// ==== src/output_queue.hpp ========================================================================
+// floor 4 · what a connection has still to send: eight words, three kinds of piece
+
+NETIO_BEGIN
+
+/// Queued output of one connection: a ring of at most eight pieces in 64 bytes. A buffer piece is one
+/// word: buffer index + 1 (24 bits), begin (20), end (20). A static piece is two: a mark with the
+/// bytes left (40 bits), then the address. Bytes leave at the front in the order they came.
+///
+/// The buffers are the pool's, charged to its output side; a piece gives its buffer back when its last
+/// byte was sent. The ring's position lives with the owner, so that a connection without output never
+/// touches the words.
+class output_queue {
+public:
+    /// Where a queue begins and how many words it uses; all-zero is empty.
+    struct position {
+        std::uint8_t first = 0;
+        std::uint8_t words = 0;
+    };
+
+    output_queue(std::uint64_t* words, position& at, buffer_pool& pool) noexcept
+        : words_(words), at_(at), pool_(pool) {}
+
+    bool empty() const noexcept { return at_.words == 0; }
+
+    /// Pool buffers held now.
+    std::uint32_t buffer_count() const noexcept {
+        std::uint32_t count = 0;
+        for (std::uint32_t step = 0; step < at_.words; step += width(step)) {
+            count += is_static(word(step)) ? 0 : 1;
+        }
+        return count;
+    }
+
+    /// Bytes not yet sent.
+    std::uint64_t byte_count() const noexcept {
+        std::uint64_t count = 0;
+        for (std::uint32_t step = 0; step < at_.words; step += width(step)) {
+            count += left(word(step));
+        }
+        return count;
+    }
+
+    /// Bytes that `copy` would take now without asking the pool: room in the last buffer.
+    std::uint32_t room_in_last() const noexcept {
+        const std::uint32_t last = last_step();
+        return last == none_index || is_static(word(last)) ? 0
+                                                           : pool_.buffer_bytes() - end(word(last));
+    }
+
+    /// Copies as much of `in` as room, the pool and `buffers_max` allow; returns how many bytes.
+    std::size_t copy(bytes in, std::uint32_t buffers_max) noexcept {
+        std::size_t done = fill_last(in);
+        std::uint32_t held = done < in.size() ? buffer_count() : 0;
+        while (done < in.size() && held < buffers_max && at_.words < output_pieces_max) {
+            const std::uint32_t index = pool_.take(side::output);
+            if (index == none_index) {
+                break;
+            }
+            const std::size_t count = smaller(in.size() - done, pool_.buffer_bytes());
+            std::memcpy(pool_.data(index), in.data() + done, count);
+            push(piece(index, 0, static_cast<std::uint32_t>(count)));
+            done += count;
+            ++held;
+        }
+        return done;
+    }
+
+    /// Appends bytes that outlive the connection. False if the ring has no two words left.
+    bool push_static(bytes in) noexcept {
+        if (in.empty()) {
+            return true;
+        }
+        if (at_.words + 2u > output_pieces_max || in.size() > static_most) {
+            return false;
+        }
+        push(static_mark | (std::uint64_t{in.size()} << 24));
+        push(reinterpret_cast<std::uintptr_t>(in.data()));
+        return true;
+    }
+
+    /// Appends bytes [begin, end) of a buffer already charged to the output side; the piece owns it
+    /// from now on. False if the ring is full: the buffer stays the caller's.
+    bool push_buffer(std::uint32_t index, std::uint32_t begin, std::uint32_t end_byte) noexcept {
+        NETIO_ASSERT(begin < end_byte && end_byte <= pool_.buffer_bytes());
+        if (at_.words == output_pieces_max) {
+            return false;
+        }
+        push(piece(index, begin, end_byte));
+        return true;
+    }
+
+    /// Fills `out` with what is to be sent next, front first; returns the number of slices.
+    std::uint32_t gather(std::span<bytes, output_pieces_max> out) const noexcept {
+        std::uint32_t count = 0;
+        for (std::uint32_t step = 0; step < at_.words; step += width(step)) {
+            const std::uint64_t at = word(step);
+            if (is_static(at)) {
+                const auto address = static_cast<std::uintptr_t>(word(step + 1));
+                out[count++] = {reinterpret_cast<const std::byte*>(address),
+                                static_cast<std::size_t>(left(at))};
+            } else {
+                out[count++] = {pool_.data(buffer_of(at)) + begin_of(at),
+                                static_cast<std::size_t>(left(at))};
+            }
+        }
+        return count;
+    }
+
+    /// Takes `count` sent bytes off the front; buffers that are through go back to the pool.
+    void drop_sent(std::uint64_t count) noexcept {
+        while (count != 0) {
+            NETIO_ASSERT(at_.words != 0);
+            std::uint64_t& front = words_[at_.first];
+            const std::uint64_t in_front = left(front);
+            if (count < in_front) {
+                advance(front, count);
+                return;
+            }
+            count -= in_front;
+            drop_front();
+        }
+    }
+
+    /// Forgets everything queued and gives every buffer back.
+    void clear() noexcept {
+        while (at_.words != 0) {
+            drop_front();
+        }
+        at_.first = 0;
+    }
+
+private:
+    static constexpr std::uint64_t static_mark = 0xFFFFFF;
+    static constexpr std::uint64_t static_most = (std::uint64_t{1} << 40) - 1;
+
+    static constexpr bool is_static(std::uint64_t at) noexcept {
+        return (at & 0xFFFFFF) == static_mark;
+    }
+    static constexpr std::uint64_t piece(std::uint32_t index, std::uint32_t begin,
+                                         std::uint32_t end_byte) noexcept {
+        return (std::uint64_t{index} + 1) | (std::uint64_t{begin} << 24) |
+               (std::uint64_t{end_byte} << 44);
+    }
+    static constexpr std::uint32_t buffer_of(std::uint64_t at) noexcept {
+        return static_cast<std::uint32_t>(at & 0xFFFFFF) - 1;
+    }
+    static constexpr std::uint32_t begin_of(std::uint64_t at) noexcept {
+        return static_cast<std::uint32_t>((at >> 24) & 0xFFFFF);
+    }
+    static constexpr std::uint32_t end(std::uint64_t at) noexcept {
+        return static_cast<std::uint32_t>(at >> 44);
+    }
+    static constexpr std::uint64_t left(std::uint64_t at) noexcept {
+        return is_static(at) ? at >> 24 : end(at) - begin_of(at);
+    }
+    static constexpr std::size_t smaller(std::size_t left, std::size_t right) noexcept {
+        return left < right ? left : right;
+    }
+
+    std::uint64_t word(std::uint32_t step) const noexcept {
+        return words_[(at_.first + step) % output_pieces_max];
+    }
+    std::uint32_t width(std::uint32_t step) const noexcept { return is_static(word(step)) ? 2 : 1; }
+
+    /// The step of the last piece: one walk, because a static piece's address word looks like any.
+    std::uint32_t last_step() const noexcept {
+        std::uint32_t last = none_index;
+        for (std::uint32_t step = 0; step < at_.words; step += width(step)) {
+            last = step;
+        }
+        return last;
+    }
+
+    void push(std::uint64_t at) noexcept {
+        NETIO_ASSERT(at_.words < output_pieces_max);
+        words_[(at_.first + at_.words) % output_pieces_max] = at;
+        ++at_.words;
+    }
+
+    std::size_t fill_last(bytes in) noexcept {
+        const std::size_t count = smaller(in.size(), room_in_last());
+        if (count != 0) {
+            std::uint64_t& last = words_[(at_.first + last_step()) % output_pieces_max];
+            std::memcpy(pool_.data(buffer_of(last)) + end(last), in.data(), count);
+            last = piece(buffer_of(last), begin_of(last),
+                         end(last) + static_cast<std::uint32_t>(count));
+        }
+        return count;
+    }
+
+    void advance(std::uint64_t& front, std::uint64_t count) noexcept {
+        if (is_static(front)) {
+            words_[(at_.first + 1u) % output_pieces_max] += count;
+            front = static_mark | ((left(front) - count) << 24);
+        } else {
+            front += count << 24;
+        }
+    }
+
+    void drop_front() noexcept {
+        const std::uint64_t front = words_[at_.first];
+        std::uint32_t taken = 2;
+        if (!is_static(front)) {
+            pool_.give(buffer_of(front), side::output, end(front));
+            taken = 1;
+        }
+        for (std::uint32_t step = 0; step < taken; ++step) {
+            words_[(at_.first + step) % output_pieces_max] = 0;
+        }
+        at_.words = static_cast<std::uint8_t>(at_.words - taken);
+        at_.first = at_.words == 0
+                        ? std::uint8_t{0}
+                        : static_cast<std::uint8_t>((at_.first + taken) % output_pieces_max);
+    }
+
+    std::uint64_t* words_;
+    position& at_;
+    buffer_pool& pool_;
+};
+
+NETIO_END
+
+// ==== src/connection.hpp ==========================================================================
+// floor 5 · one connection: its 848 bytes, and what a handler may do with it
+
+#include <atomic>
+
+NETIO_BEGIN
+
+class connection;
+
+/// Names a connection for as long as it lives, and never another one after it. All-zero: none.
+/// May be kept, copied and sent to other threads.
+struct connection_id {
+    std::uint64_t bits = 0;
+    constexpr explicit operator bool() const noexcept { return bits != 0; }
+    constexpr bool operator==(const connection_id&) const noexcept = default;
+};
+
+/// How a connection came to be.
+enum class origin : std::uint8_t { accepted, connected, adopted };
+
+/// Which deadline passed. Their lengths are in `deadlines`.
+enum class deadline_kind : std::uint8_t {
+    preface,
+    idle,
+    read,
+    write,
+    exchange,
+    park,
+    linger,
+    connect
+};
+
+/// What the handler says of a connection: between requests, or inside one.
+enum class phase : std::uint8_t { idle, exchange };
+
+/// Where a connection is in its life. free → preface → open → draining → closing → free.
+enum class connection_state_kind : std::uint8_t {
+    free,
+    connecting,
+    preface,
+    open,
+    draining,
+    closing
+};
+
+/// A pool buffer in a handler's hands, from `connection::take_buffer`. Must be pushed or dropped
+/// before the callback returns. Move-only; dropping it gives it back.
+class buffer;
+
+namespace detail {
+
+struct worker_core;
+
+inline constexpr std::size_t ingress_bytes = 536;
+inline constexpr std::size_t user_bytes = 64;
+
+/// The sides of a connection as it presents itself: the real client's behind a proxy.
+struct endpoint_pair {
+    endpoint source;
+    endpoint destination;
+};
+using output_words = std::uint64_t[output_pieces_max];
+
+/// What a listener decided for its connections; shared by all workers, written once.
+struct listener_entry {
+    socket_handle handle;
+    std::atomic<std::uint32_t> open_count;
+    std::atomic<std::uint32_t> in_service;
+    std::uint32_t connections_max;
+    std::uint32_t header_max;
+    std::uint32_t trusted_first;
+    std::uint32_t trusted_count;
+    deadlines times;
+    proxy_mode proxy_required;
+    proxy_accept versions;
+    bool tcp6_with_ipv4;
+    bool is_unix;
+};
+
+/// What workers share. Touched at accept and close only.
+struct shared_state {
+    std::atomic<std::uint32_t> open_count;
+    std::atomic<std::uint32_t> listeners_version;
+    std::atomic<std::uint32_t> listener_count;
+    std::atomic<std::uint32_t> stop_wanted;
+    std::atomic<std::uint32_t> door_shut;
+    std::atomic<std::uint64_t> drain_ms;  // 0: none; else the deadline + 1
+    std::uint32_t connections_max;
+    std::uint32_t worker_count;
+    deadlines outgoing_times;
+    socket_options outgoing_socket;
+    listener_entry* listeners;
+    network* trusted;
+    std::uint32_t trusted_count;
+};
+
+/// The calls of a connection that need the backend; rare ones, so a pointer is enough.
+struct worker_calls {
+    os_status (*start_connect)(worker_core&, std::uint32_t index, const stream_address&) noexcept;
+    result<endpoint> (*local_of)(socket_handle) noexcept;
+};
+
+/// Exact counts of one worker since it opened.
+struct worker_counters {
+    std::uint64_t accepted;
+    std::uint64_t refused;
+    std::uint64_t connected;
+    std::uint64_t opened;
+    std::uint64_t closed;
+    std::uint64_t bytes_in;
+    std::uint64_t bytes_out;
+    std::uint64_t bytes_copied;
+    std::uint64_t posts_stale;
+    std::uint64_t accept_errors;
+    std::uint64_t descriptor_pauses;
+    std::uint64_t datagrams_in;
+    std::uint64_t datagrams_out;
+    std::uint64_t datagrams_refused;
+    std::uint64_t turns;
+};
+
+/// A list of connections through one link field of theirs: first in, first out.
+struct connection_list {
+    std::uint32_t first;  // index + 1
+    std::uint32_t last;
+};
+
+}  // namespace detail
+
+/// One connection, in a handler's hands: valid inside callbacks, on its worker's thread. 128 bytes
+/// that an idle connection touches; the rest of its 848 lies in parallel arrays.
+class connection {
+public:
+    connection(const connection&) = delete;
+    connection& operator=(const connection&) = delete;
+
+    // ---- output: accepted bytes are sent after the callback, in order
+
+    /// Copies as many bytes as there is room for; returns how many. Fewer than given: `on_writable`
+    /// (and `on_data`, if input waits) comes when there is room again.
+    std::size_t write(bytes out) noexcept;
+    std::size_t write(std::string_view out) noexcept { return write(as_bytes(out)); }
+
+    /// Queues bytes that outlive the connection, uncopied: all (true) or, for want of room, none.
+    bool write_static(bytes out) noexcept;
+    bool write_static(std::string_view out) noexcept { return write_static(as_bytes(out)); }
+
+    /// A pool buffer to build output in; empty (false) if none is to be had now.
+    buffer take_buffer() noexcept;
+
+    /// Queues what was committed to `full`, uncopied. False for want of room: it stays yours.
+    bool push_buffer(buffer& full) noexcept;
+
+    /// Moves all unconsumed input, uncopied, to the output of `to` (this connection or another of
+    /// the same worker): returns the bytes moved, which a handler then counts as consumed. 0 if
+    /// the output has no room: everything stays where it is, and `to` gets `on_writable` later.
+    std::size_t move_input_to(connection& to) noexcept;
+
+    /// Bytes that `write` would take now.
+    std::size_t room() const noexcept;
+
+    /// Bytes queued and not yet taken by the kernel.
+    std::uint64_t output_bytes() const noexcept;
+
+    // ---- input
+
+    /// Received and not consumed. In `on_data` the same bytes as its argument.
+    bytes input() const noexcept;
+
+    /// No `on_data` until `resume`; at most what is on its way is still received.
+    void pause() noexcept;
+    /// `on_data` again, soon if bytes wait.
+    void resume() noexcept;
+    bool paused() const noexcept;
+
+    // ---- time
+
+    /// Ends the exchange with `deadline_kind::exchange` unless it is over `ms` milliseconds from
+    /// now; 0 takes it back.
+    void deadline(std::uint32_t ms) noexcept;
+
+    /// exchange: the read deadline applies, and the listener's exchange deadline from now on; idle:
+    /// the idle deadline. A connection with unconsumed input counts as inside an exchange.
+    void phase(netio::phase now) noexcept;
+
+    /// Waits for a post: no input, no idle or read deadline, until `on_post` came or `ms`
+    /// (0: the default) went by.
+    void park(std::uint32_t ms = 0) noexcept;
+    bool parked() const noexcept;
+
+    // ---- ending
+
+    /// No more output: what is queued is flushed, then FIN. Reading goes on.
+    void end() noexcept;
+    /// Flush, FIN, discard what still comes until the peer closes or linger ends.
+    void close() noexcept;
+    /// RST, now. `reason` is the user's own number and comes back in close_reason.
+    void kill(std::uint16_t reason = 0) noexcept;
+
+    // ---- others
+
+    /// Starts an outgoing connection on this worker: `on_open` or `on_connect_failed(word, error)`
+    /// follows. Or an error at once: full, stopped, or the system's.
+    result<connection_id> connect(const endpoint& to, std::uint64_t word) noexcept;
+    /// The same to a unix stream socket.
+    result<connection_id> connect_unix(std::string_view path, std::uint64_t word) noexcept;
+
+    /// Another connection of this worker, for this callback only; nullptr if it is gone.
+    connection* find(connection_id wanted) noexcept;
+
+    /// Posts to this connection: `on_post(c, word)` in one of the next turns. False: queue full.
+    bool post(std::uint64_t word) noexcept;
+
+    // ---- facts
+
+    connection_id id() const noexcept;
+    /// The client: the peer's address, or what PROXY says. Family none for unix sockets.
+    const endpoint& source() const noexcept;
+    /// Where the client connected to: PROXY's destination, else `local()`.
+    endpoint destination() noexcept;
+    /// This socket's own address; one system call the first time.
+    endpoint local() const noexcept;
+    /// The listener's index, or 255 for a connection without one.
+    std::uint32_t listener() const noexcept { return listener_; }
+    netio::origin origin() const noexcept { return origin_; }
+    std::uint32_t worker() const noexcept;
+    /// True if PROXY named the client (not for LOCAL and UNSPEC headers).
+    bool proxied() const noexcept;
+    /// The header's TLVs; in `on_open` only, empty otherwise.
+    proxy::tlv_list tlvs() const noexcept;
+    /// The whole PROXY header; in `on_open` only, nullptr otherwise and without one.
+    const proxy::header* proxy_header() const noexcept;
+    /// The word given to `connect`.
+    std::uint64_t connect_word() const noexcept;
+    /// Bytes received and sent so far.
+    std::uint64_t bytes_in() const noexcept { return bytes_in_; }
+    std::uint64_t bytes_out() const noexcept { return bytes_out_; }
+    /// Milliseconds since accept or connect.
+    std::uint64_t age_ms() const noexcept;
+    connection_state_kind state_kind() const noexcept { return state_; }
+    socket_handle native_handle() const noexcept { return handle_; }
+
+    /// 64 bytes of the user's own, zeroed at open, wiped at the end.
+    template <class T>
+    T& state() noexcept {
+        static_assert(sizeof(T) <= detail::user_bytes, "netio: connection state is 64 bytes");
+        static_assert(std::is_trivially_copyable_v<T>,
+                      "netio: connection state must be trivially copyable");
+        static_assert(alignof(T) <= 8, "netio: connection state is aligned to 8");
+        return *static_cast<T*>(user_memory());
+    }
+
+private:
+    template <class Handler, class Backend, class Events>
+    friend class reactor;
+    friend class buffer;
+    friend struct detail::worker_core;
+
+    enum flag : std::uint32_t {
+        receiving = 1u << 0,        // a receive is outstanding
+        receiving_into = 1u << 1,   // and it fills our own memory
+        stopping = 1u << 2,         // and stop_receive was called
+        sending = 1u << 3,          // a send is outstanding
+        peer_ended = 1u << 4,       // the peer's FIN was seen
+        end_told = 1u << 5,         // and on_end was called
+        end_wanted = 1u << 6,       // FIN after the flush
+        end_done = 1u << 7,         // FIN sent
+        close_wanted = 1u << 8,
+        kill_wanted = 1u << 9,
+        is_paused = 1u << 10,
+        refused = 1u << 11,         // output was refused since the last on_data
+        data_due = 1u << 12,        // on_data is owed
+        opened = 1u << 13,          // on_open ran, so on_close will
+        touched = 1u << 14,         // in the list of those to settle
+        waits_for_pool = 1u << 15,  // in the list of those a buffer was refused
+        is_proxied = 1u << 16,
+        user_used = 1u << 17,
+        in_exchange = 1u << 18,
+        is_parked = 1u << 19,
+        output_dead = 1u << 20,     // a send failed: nothing more goes out
+        preface_buffer = 1u << 21,  // the window is charged to the preface quota
+        window_inline = 1u << 22,   // the window is the inline ingress
+        has_destination = 1u << 23,
+        counted = 1u << 24,         // in the global and the listener's count
+        drain_told = 1u << 25,
+        attached = 1u << 26,        // the backend knows the handle
+        output_used = 1u << 27,     // the output words were touched
+        due_listed = 1u << 28,      // in the list of those on_data is owed to
+        discarding = 1u << 29,      // the scratch end of the ingress was lent to the kernel
+    };
+
+    bool has(std::uint32_t flags) const noexcept { return (flags_ & flags) != 0; }
+    void set(std::uint32_t flags) noexcept { flags_ |= flags; }
+    void unset(std::uint32_t flags) noexcept { flags_ &= ~flags; }
+    bool open_for_output() const noexcept {
+        return state_ == connection_state_kind::open &&
+               !has(end_wanted | close_wanted | kill_wanted | output_dead);
+    }
+    bool wants_data() const noexcept {
+        return state_ == connection_state_kind::open &&
+               !has(is_paused | is_parked | close_wanted | kill_wanted | end_told);
+    }
+    void because(close_kind kind, std::uint16_t detail = 0) noexcept {
+        if (reason_.kind == close_kind::none) {
+            reason_ = {kind, detail};
+        }
+    }
+    detail::worker_core& core() const noexcept {
+        return *reinterpret_cast<detail::worker_core*>(static_cast<std::uintptr_t>(core_));
+    }
+    std::uint32_t index() const noexcept;
+    output_queue output() const noexcept;
+    void touch() noexcept;
+    void refuse_output(bool pool_is_empty) noexcept;
+    void* user_memory() noexcept;
+    std::byte* window_memory() const noexcept;
+    std::uint32_t window_capacity() const noexcept;
+    void release_window() noexcept;
+    void stop_parking() noexcept;
+
+    slot_header header_;           // its link serves the list of touched ones while we live
+    wheel_node timer_;
+    std::uint64_t core_;           // the worker_core's address, 8 bytes on every machine
+    socket_handle handle_;
+    std::uint64_t in_at_;          // tick of the last byte in, or of the state's begin
+    std::uint64_t out_at_;         // tick of the last byte out
+    std::uint64_t exchange_due_;   // tick, 0 for none
+    std::uint64_t bytes_in_;
+    std::uint64_t bytes_out_;
+    std::uint32_t flags_;
+    std::uint32_t window_;         // buffer index + 1, 0 for none
+    std::uint32_t window_begin_;
+    std::uint32_t window_end_;
+    std::uint32_t overflow_;       // a second received buffer: index + 1
+    std::uint32_t overflow_end_;
+    std::uint32_t due_next_;       // index + 1
+    std::uint32_t waits_next_;     // index + 1
+    std::uint32_t opened_at_s_;    // seconds since the worker opened
+    close_reason reason_;
+    output_queue::position output_;
+    connection_state_kind state_;
+    std::uint8_t listener_;
+    netio::origin origin_;
+};
+static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");
+
+namespace detail {
+
+/// What a connection touches when it is not idle: addresses, queued output, the preface, the user's.
+struct connection_cold {
+    endpoint_pair endpoints;
+    output_words output;
+    std::byte ingress[ingress_bytes];
+    std::byte user[user_bytes];
+};
+
+/// One connection as the budget counts it; in memory its parts lie in parallel arrays, so that idle
+/// connections share pages with idle connections only.
+struct connection_state {
+    alignas(connection) std::byte hot[sizeof(connection)];
+    connection_cold cold;
+};
+static_assert(sizeof(connection_state) == 848, "128 + 56 + 64 + 536 + 64, also on 32 bits");
+
+/// One worker without its backend: tables, pools and lists. Never crosses threads, but for `posts`.
+struct worker_core {
+    connection* hot;
+    endpoint_pair* endpoints;
+    output_words* output;
+    std::byte (*ingress)[ingress_bytes];
+    std::byte (*user)[user_bytes];
+    slab slots;
+    wheel wheel_of_connections;
+    buffer_pool pool;
+    post_queue posts;
+    shared_state* shared;
+    const worker_calls* calls;
+    const proxy::header* opening;  // in on_open of a proxied connection
+    connection_list touched;
+    connection_list due;
+    connection_list waiting;
+    std::uint64_t now_ms;          // begun ticks: what has passed
+    std::uint64_t now_up_ms;       // ticks rounded up: what deadlines are counted from
+    std::uint32_t due_count;
+    std::uint32_t waiting_count;
+    std::uint32_t worker_index;
+    std::uint32_t connections;     // slots of each worker
+    std::uint32_t connection_buffers_max;
+    std::uint32_t preface_buffers_max;
+    std::uint32_t preface_buffers;
+    std::uint32_t buffers_lent;    // in the handler's hands
+    std::uint32_t moved_bytes;     // by move_input_to in this on_data
+    worker_counters counts;
+
+    std::uint32_t index_of(const connection& c) const noexcept {
+        return static_cast<std::uint32_t>(&c - hot);
+    }
+    connection_id id_of(std::uint32_t index) const noexcept {
+        return {token::of(worker_index * connections + index, slots.generation(index)).bits};
+    }
+    /// The live connection of this worker that `id` names, or nullptr.
+    connection* find(connection_id id) const noexcept {
+        const token who{id.bits};
+        const std::uint32_t index = who.index() - worker_index * connections;
+        if (index >= connections || !slots.live(index, who.generation())) {
+            return nullptr;
+        }
+        return &hot[index];
+    }
+    /// Puts a connection on the list of those whose operations are looked at after the callback.
+    void touch(connection& c) noexcept {
+        if (!c.has(connection::touched)) {
+            c.set(connection::touched);
+            append<touched_link>(touched, c);
+        }
+    }
+    connection* pop_touched() noexcept {
+        connection* c = pop<touched_link>(touched);
+        if (c != nullptr) {
+            c->unset(connection::touched);
+        }
+        return c;
+    }
+    /// on_data is owed: it comes in the next turn, so that no handler can keep a turn going.
+    void owe_data(connection& c) noexcept {
+        if (!c.has(connection::due_listed)) {
+            c.set(connection::due_listed);
+            append<due_link>(due, c);
+            ++due_count;
+        }
+    }
+    connection* pop_due() noexcept {
+        connection* c = pop<due_link>(due);
+        if (c != nullptr) {
+            c->unset(connection::due_listed);
+            --due_count;
+        }
+        return c;
+    }
+    /// A buffer was refused: first come, first served when one comes back.
+    void wait_for_pool(connection& c) noexcept {
+        if (!c.has(connection::waits_for_pool)) {
+            c.set(connection::waits_for_pool);
+            append<waits_link>(waiting, c);
+            ++waiting_count;
+        }
+    }
+    connection* pop_waiting() noexcept {
+        connection* c = pop<waits_link>(waiting);
+        if (c != nullptr) {
+            c->unset(connection::waits_for_pool);
+            --waiting_count;
+        }
+        return c;
+    }
+    /// Takes a slot for a new connection in its first state, or none_index.
+    std::uint32_t take_slot(netio::origin from, connection_state_kind state) noexcept {
+        const std::uint32_t index = slots.take();
+        if (index != none_index) {
+            connection& c = hot[index];
+            c.core_ = reinterpret_cast<std::uintptr_t>(this);
+            c.handle_ = no_handle;
+            c.state_ = state;
+            c.origin_ = from;
+            c.listener_ = 255;
+            c.in_at_ = now_up_ms;
+            c.out_at_ = now_up_ms;
+            c.opened_at_s_ = static_cast<std::uint32_t>(now_ms / 1000);
+        }
+        return index;
+    }
+    /// The word of an outgoing connection lies where others have their preface.
+    void store_word(std::uint32_t index, std::uint64_t word) noexcept {
+        std::memcpy(ingress[index], &word, sizeof(word));
+    }
+    std::uint64_t word_of(std::uint32_t index) const noexcept {
+        return load_native<std::uint64_t>(ingress[index]);
+    }
+    /// Leaves nothing of a connection behind and frees its slot.
+    void free_slot(connection& c) noexcept;
+    /// The lengths of a connection's deadlines.
+    const deadlines& times_of(const connection& c) const noexcept {
+        return c.listener_ == 255 ? shared->outgoing_times : shared->listeners[c.listener_].times;
+    }
+    /// Counts one more connection, globally and for its listener, unless that would pass a cap.
+    bool count_in(connection& c, refusal_cause& why) noexcept;
+    void count_out(connection& c) noexcept;
+    result<connection_id> connect(const stream_address& to, std::uint64_t word) noexcept;
+
+private:
+    enum link : std::uint8_t { touched_link, due_link, waits_link };
+
+    template <link Which>
+    static std::uint32_t& next_of(connection& c) noexcept {
+        if constexpr (Which == touched_link) {
+            return c.header_.next;
+        } else if constexpr (Which == due_link) {
+            return c.due_next_;
+        } else {
+            return c.waits_next_;
+        }
+    }
+    template <link Which>
+    void append(connection_list& list, connection& c) noexcept {
+        next_of<Which>(c) = 0;
+        const std::uint32_t added = index_of(c) + 1;
+        if (list.last == 0) {
+            list.first = added;
+        } else {
+            next_of<Which>(hot[list.last - 1]) = added;
+        }
+        list.last = added;
+    }
+    template <link Which>
+    connection* pop(connection_list& list) noexcept {
+        if (list.first == 0) {
+            return nullptr;
+        }
+        connection& c = hot[list.first - 1];
+        list.first = next_of<Which>(c);
+        if (list.first == 0) {
+            list.last = 0;
+        }
+        next_of<Which>(c) = 0;
+        return &c;
+    }
+    /// Takes one out of the middle: a walk, but only for connections that end while they wait.
+    template <link Which>
+    void remove(connection_list& list, connection& c) noexcept {
+        const std::uint32_t wanted = index_of(c) + 1;
+        std::uint32_t before = 0;
+        for (std::uint32_t at = list.first; at != wanted; at = next_of<Which>(hot[at - 1])) {
+            NETIO_ASSERT(at != 0);
+            before = at;
+        }
+        const std::uint32_t after = next_of<Which>(c);
+        (before == 0 ? list.first : next_of<Which>(hot[before - 1])) = after;
+        if (after == 0) {
+            list.last = before;
+        }
+        next_of<Which>(c) = 0;
+    }
+};
+
+}  // namespace detail
+
+class buffer {
+public:
+    buffer() noexcept = default;
+    buffer(buffer&& other) noexcept { swap(other); }
+    buffer& operator=(buffer&& other) noexcept {
+        if (this != &other) {
+            drop();
+            swap(other);
+        }
+        return *this;
+    }
+    ~buffer() { drop(); }
+
+    explicit operator bool() const noexcept { return core_ != nullptr; }
+
+    /// Memory to write into, after what is committed; at most the buffer's rest. Every byte handed
+    /// out counts as written when the buffer is wiped.
+    mutable_bytes space(std::size_t wanted) noexcept {
+        NETIO_ASSERT(core_ != nullptr);
+        const std::size_t left = core_->pool.buffer_bytes() - committed_;
+        const std::size_t count = wanted < left ? wanted : left;
+        const auto end = static_cast<std::uint32_t>(committed_ + count);
+        dirty_ = end > dirty_ ? end : dirty_;
+        return {core_->pool.data(index_) + committed_, count};
+    }
+    /// `count` bytes of the last `space` are content now.
+    void commit(std::size_t count) noexcept {
+        NETIO_ASSERT(committed_ + count <= dirty_);
+        committed_ += static_cast<std::uint32_t>(count);
+    }
+    std::size_t size() const noexcept { return committed_; }
+    /// Gives it back.
+    void drop() noexcept {
+        if (core_ != nullptr) {
+            core_->pool.give(index_, side::output, dirty_);
+            forget();
+        }
+    }
+
+private:
+    friend class connection;
+    buffer(detail::worker_core& core, std::uint32_t index) noexcept : core_(&core), index_(index) {
+        ++core.buffers_lent;
+    }
+    void forget() noexcept {
+        NETIO_ASSERT(core_->buffers_lent != 0);
+        --core_->buffers_lent;
+        core_ = nullptr;
+        index_ = committed_ = dirty_ = 0;
+    }
+    void swap(buffer& other) noexcept {
+        const auto exchange = [](auto& left, auto& right) {
+            const auto kept = left;
+            left = right;
+            right = kept;
+        };
+        exchange(core_, other.core_);
+        exchange(index_, other.index_);
+        exchange(committed_, other.committed_);
+        exchange(dirty_, other.dirty_);
+    }
+
+    detail::worker_core* core_ = nullptr;
+    std::uint32_t index_ = 0;
+    std::uint32_t committed_ = 0;
+    std::uint32_t dirty_ = 0;
+};
+
+// ---- connection, output
+
+inline std::uint32_t connection::index() const noexcept { return core().index_of(*this); }
+
+inline output_queue connection::output() const noexcept {
+    detail::worker_core& at = core();
+    return {at.output[at.index_of(*this)], const_cast<output_queue::position&>(output_), at.pool};
+}
+
+inline void connection::touch() noexcept { core().touch(*this); }
+
+inline void connection::refuse_output(bool pool_is_empty) noexcept {
+    set(refused);
+    if (pool_is_empty) {
+        core().wait_for_pool(*this);
+    }
+}
+
+inline std::size_t connection::write(bytes out) noexcept {
+    if (out.empty() || !open_for_output()) {
+        return 0;
+    }
+    detail::worker_core& at = core();
+    set(output_used);
+    const std::size_t done = output().copy(out, at.connection_buffers_max);
+    at.counts.bytes_copied += done;
+    if (done < out.size()) {
+        refuse_output(at.pool.room(side::output) == 0);
+    }
+    touch();
+    return done;
+}
+
+inline bool connection::write_static(bytes out) noexcept {
+    if (!open_for_output()) {
+        return false;
+    }
+    set(output_used);
+    if (!output().push_static(out)) {
+        refuse_output(false);
+        return false;
+    }
+    touch();
+    return true;
+}
+
+inline buffer connection::take_buffer() noexcept {
+    detail::worker_core& at = core();
+    if (!open_for_output()) {
+        return {};
+    }
+    if (output().buffer_count() >= at.connection_buffers_max) {
+        refuse_output(false);
+        return {};
+    }
+    const std::uint32_t index = at.pool.take(side::output);
+    if (index == none_index) {
+        refuse_output(true);
+        return {};
+    }
+    return {at, index};
+}
+
+inline bool connection::push_buffer(buffer& full) noexcept {
+    NETIO_ASSERT(full.core_ == &core());
+    if (!open_for_output()) {
+        return false;
+    }
+    if (full.committed_ == 0) {
+        full.drop();
+        return true;
+    }
+    output_queue queue = output();
+    set(output_used);
+    if (queue.buffer_count() >= core().connection_buffers_max ||
+        !queue.push_buffer(full.index_, 0, full.committed_)) {
+        refuse_output(false);
+        return false;
+    }
+    if (full.dirty_ > full.committed_) {  // the piece remembers its end only
+        wipe(core().pool.data(full.index_) + full.committed_, full.dirty_ - full.committed_);
+    }
+    full.forget();
+    touch();
+    return true;
+}
+
+inline std::size_t connection::move_input_to(connection& to) noexcept {
+    NETIO_ASSERT(to.core_ == core_);
+    detail::worker_core& at = core();
+    const std::uint32_t count = window_end_ - window_begin_;
+    if (count == 0 || !to.open_for_output()) {
+        return 0;
+    }
+    if (has(window_inline)) {  // the preface's rest: at most 536 bytes, copied whole or not at all
+        if (to.room() < count) {
+            to.refuse_output(at.pool.room(side::output) == 0);
+            return 0;
+        }
+        to.write(input());
+        window_begin_ = window_end_;
+    } else {
+        output_queue queue = to.output();
+        const bool preface = has(preface_buffer);
+        if (queue.buffer_count() >= at.connection_buffers_max ||
+            to.output_.words == output_pieces_max) {
+            to.refuse_output(false);
+            return 0;
+        }
+        // A receive may be filling the window's tail: it can't change hands before that is stopped,
+        // which happens before the on_data we owe from here on.
+        if (has(receiving) && has(receiving_into)) {
+            set(data_due);
+            touch();
+            return 0;
+        }
+        if (!at.pool.transfer(side::input, side::output)) {
+            to.refuse_output(true);
+            return 0;
+        }
+        if (preface) {
+            --at.preface_buffers;
+            unset(preface_buffer);
+        }
+        to.set(output_used);
+        const bool pushed = queue.push_buffer(window_ - 1, window_begin_, window_end_);
+        NETIO_ASSERT(pushed);
+        static_cast<void>(pushed);
+        window_ = window_begin_ = window_end_ = 0;
+        to.touch();
+    }
+    at.moved_bytes += count;
+    touch();
+    return count;
+}
+
+inline std::size_t connection::room() const noexcept {
+    if (!open_for_output()) {
+        return 0;
+    }
+    const detail::worker_core& at = core();
+    const output_queue queue = output();
+    const auto least = [](std::uint32_t left, std::uint32_t right) {
+        return left < right ? left : right;
+    };
+    const std::uint32_t held = queue.buffer_count();
+    std::uint32_t more = held < at.connection_buffers_max ? at.connection_buffers_max - held : 0;
+    more = least(more, output_pieces_max - output_.words);
+    more = least(more, at.pool.room(side::output));
+    return queue.room_in_last() + std::size_t{more} * at.pool.buffer_bytes();
+}
+
+inline std::uint64_t connection::output_bytes() const noexcept {
+    return output_.words == 0 ? 0 : output().byte_count();
+}
+
+// ---- connection, input
+
+inline std::byte* connection::window_memory() const noexcept {
+    if (has(window_inline)) {
+        return core().ingress[index()];
+    }
+    return window_ == 0 ? nullptr : core().pool.data(window_ - 1);
+}
+
+inline std::uint32_t connection::window_capacity() const noexcept {
+    if (has(window_inline)) {
+        return static_cast<std::uint32_t>(detail::ingress_bytes);
+    }
+    return window_ == 0 ? 0 : core().pool.buffer_bytes();
+}
+
+inline bytes connection::input() const noexcept {
+    if (window_end_ == window_begin_) {
+        return {};
+    }
+    return {window_memory() + window_begin_, window_end_ - window_begin_};
+}
+
+inline void connection::release_window() noexcept {
+    detail::worker_core& at = core();
+    if (has(window_inline)) {
+        wipe(at.ingress[index()], window_end_);
+        unset(window_inline);
+    } else if (window_ != 0) {
+        at.pool.give(window_ - 1, side::input, window_end_);
+        if (has(preface_buffer)) {
+            --at.preface_buffers;
+            unset(preface_buffer);
+        }
+    }
+    window_ = window_begin_ = window_end_ = 0;
+}
+
+inline void connection::pause() noexcept {
+    set(is_paused);
+    touch();
+}
+
+inline void connection::resume() noexcept {
+    unset(is_paused);
+    set(data_due);
+    touch();
+}
+
+inline bool connection::paused() const noexcept { return has(is_paused); }
+
+// ---- connection, time and ending
+
+inline void connection::deadline(std::uint32_t ms) noexcept {
+    exchange_due_ = ms == 0 ? 0 : core().now_up_ms + ms;
+    touch();
+}
+
+inline void connection::phase(netio::phase now) noexcept {
+    if (now == netio::phase::idle) {
+        unset(in_exchange);
+        exchange_due_ = 0;
+    } else if (!has(in_exchange)) {
+        set(in_exchange);
+        in_at_ = core().now_up_ms;
+        const std::uint32_t ms = core().times_of(*this).exchange_ms;
+        if (ms != 0 && exchange_due_ == 0) {
+            exchange_due_ = core().now_up_ms + ms;
+        }
+    }
+    touch();
+}
+
+inline void connection::park(std::uint32_t ms) noexcept {
+    const std::uint32_t length = ms != 0 ? ms : core().times_of(*this).park_ms;
+    set(is_parked);
+    in_at_ = length == 0 ? wheel::never : core().now_up_ms + length;
+    touch();
+}
+
+inline void connection::stop_parking() noexcept {
+    if (has(is_parked)) {
+        unset(is_parked);
+        set(data_due);
+        in_at_ = core().now_up_ms;
+    }
+}
+
+inline bool connection::parked() const noexcept { return has(is_parked); }
+
+inline void connection::end() noexcept {
+    set(end_wanted);
+    touch();
+}
+
+inline void connection::close() noexcept {
+    because(close_kind::handler_closed);
+    set(close_wanted | end_wanted);
+    touch();
+}
+
+inline void connection::kill(std::uint16_t reason) noexcept {
+    because(close_kind::killed, reason);
+    set(kill_wanted);
+    touch();
+}
+
+// ---- connection, others and facts
+
+inline result<connection_id> connection::connect(const endpoint& to, std::uint64_t word) noexcept {
+    return core().connect({to, {}}, word);
+}
+inline result<connection_id> connection::connect_unix(std::string_view path,
+                                                      std::uint64_t word) noexcept {
+    return core().connect({{}, path}, word);
+}
+inline connection* connection::find(connection_id wanted) noexcept { return core().find(wanted); }
+inline bool connection::post(std::uint64_t word) noexcept {
+    return core().posts.push({id().bits, word});
+}
+inline connection_id connection::id() const noexcept { return core().id_of(index()); }
+inline const endpoint& connection::source() const noexcept {
+    return core().endpoints[index()].source;
+}
+inline endpoint connection::destination() noexcept {
+    return has(has_destination) ? core().endpoints[index()].destination : local();
+}
+inline endpoint connection::local() const noexcept { return core().calls->local_of(handle_).value; }
+inline std::uint32_t connection::worker() const noexcept { return core().worker_index; }
+inline bool connection::proxied() const noexcept { return has(is_proxied); }
+inline const proxy::header* connection::proxy_header() const noexcept { return core().opening; }
+inline proxy::tlv_list connection::tlvs() const noexcept {
+    return core().opening != nullptr ? core().opening->tlvs : proxy::tlv_list{};
+}
+inline std::uint64_t connection::connect_word() const noexcept {
+    return origin_ == netio::origin::connected ? core().word_of(index()) : 0;
+}
+inline std::uint64_t connection::age_ms() const noexcept {
+    return core().now_ms - std::uint64_t{opened_at_s_} * 1000;
+}
+inline void* connection::user_memory() noexcept {
+    set(user_used);
+    return core().user[index()];
+}
+
+// ---- worker_core
+
+namespace detail {
+
+inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
+    const auto reserve = [](std::atomic<std::uint32_t>& count, std::uint32_t most) {
+        if (count.fetch_add(1, std::memory_order_relaxed) < most) {
+            return true;
+        }
+        count.fetch_sub(1, std::memory_order_relaxed);
+        return false;
+    };
+    if (!reserve(shared->open_count, shared->connections_max)) {
+        why = refusal_cause::global_cap;
+        return false;
+    }
+    if (c.listener_ != 255) {
+        listener_entry& from = shared->listeners[c.listener_];
+        const std::uint32_t most = from.connections_max == 0 ? slots_max : from.connections_max;
+        if (!reserve(from.open_count, most)) {
+            shared->open_count.fetch_sub(1, std::memory_order_relaxed);
+            why = refusal_cause::listener_cap;
+            return false;
+        }
+    }
+    c.set(connection::counted);
+    return true;
+}
+
+inline void worker_core::count_out(connection& c) noexcept {
+    if (c.has(connection::counted)) {
+        c.unset(connection::counted);
+        shared->open_count.fetch_sub(1, std::memory_order_relaxed);
+        if (c.listener_ != 255) {
+            shared->listeners[c.listener_].open_count.fetch_sub(1, std::memory_order_relaxed);
+        }
+    }
+}
+
+inline result<connection_id> worker_core::connect(const stream_address& to,
+                                                  std::uint64_t word) noexcept {
+    if (shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
+        return error::stopped;
+    }
+    const std::uint32_t index =
+        take_slot(origin::connected, connection_state_kind::connecting);
+    if (index == none_index) {
+        return error::full;
+    }
+    connection& c = hot[index];
+    refusal_cause why{};
+    if (!count_in(c, why)) {
+        free_slot(c);
+        return error::full;
+    }
+    store_word(index, word);
+    endpoints[index].source = to.ip;
+    const os_status started = calls->start_connect(*this, index, to);
+    if (!started) {
+        free_slot(c);
+        return started.why;
+    }
+    c.set(connection::attached);
+    touch(c);
+    return id_of(index);
+}
+
+inline void worker_core::free_slot(connection& c) noexcept {
+    const std::uint32_t index = index_of(c);
+    if (c.has(connection::touched)) {
+        remove<touched_link>(touched, c);
+    }
+    if (c.has(connection::due_listed)) {
+        remove<due_link>(due, c);
+        --due_count;
+    }
+    if (c.has(connection::waits_for_pool)) {
+        remove<waits_link>(waiting, c);
+        --waiting_count;
+    }
+    count_out(c);
+    wheel_of_connections.cancel(index);
+    if (c.has(connection::output_used)) {
+        c.output().clear();
+    }
+    c.release_window();
+    if (c.overflow_ != 0) {
+        pool.give(c.overflow_ - 1, side::input, c.overflow_end_);
+    }
+    if (c.has(connection::user_used)) {
+        wipe(user[index], user_bytes);
+    }
+    if (c.origin_ == origin::connected) {
+        store_word(index, 0);
+    }
+    if (c.has(connection::discarding)) {
+        wipe(ingress[index], ingress_bytes);
+    }
+    wipe(&endpoints[index], sizeof(endpoint_pair));
+    // Header and timer belong to the slab and the wheel; everything after them is ours.
+    constexpr std::size_t kept = sizeof(slot_header) + sizeof(wheel_node);
+    wipe(reinterpret_cast<std::byte*>(&c) + kept, sizeof(connection) - kept);
+    slots.give(index);
+}
+
+}  // namespace detail
+
+NETIO_END
+
+// ==== src/datagram.hpp ============================================================================
+// floor 5 · UDP sockets as a handler sees them
+
+NETIO_BEGIN
+
+/// Names a UDP socket of a server. All-zero names the first.
+struct datagram_id {
+    std::uint32_t index = 0;
+    constexpr bool operator==(const datagram_id&) const noexcept = default;
+};
+
+/// One datagram, as `on_datagram` gets it. Views are valid in the callback only.
+struct datagram {
+    endpoint source;             // the client: PROXY's source where a header is required
+    endpoint peer;               // who sent it to us; answers go there
+    bytes payload;               // without the PROXY header; may be empty
+    bool truncated = false;      // it was longer than a pool buffer
+    bool proxied = false;
+    proxy::tlv_list tlvs{};
+};
+
+namespace detail {
+
+/// One UDP socket: written before its worker opens, then that worker's.
+struct datagram_entry {
+    socket_handle handle;
+    std::uint32_t trusted_first;
+    std::uint32_t trusted_count;
+    proxy_mode proxy_required;
+    bool in_use;
+    bool receiving;
+};
+
+/// A datagram on its way out.
+struct datagram_send {
+    slot_header header;
+    std::uint32_t buffer;  // index + 1
+    std::uint32_t byte_count;
+};
+
+struct datagram_calls {
+    bool (*send_to)(void* worker, std::uint32_t socket, const endpoint& to, bytes payload) noexcept;
+    result<endpoint> (*local_of)(socket_handle) noexcept;
+};
+
+}  // namespace detail
+
+/// A UDP socket, in a handler's hands: valid inside `on_datagram`, on its worker's thread.
+class datagram_socket {
+public:
+    datagram_socket(const datagram_socket&) = delete;
+    datagram_socket& operator=(const datagram_socket&) = delete;
+
+    /// Copies and sends one datagram. False: too long for a buffer, or no buffer or send slot free;
+    /// it is dropped then, as UDP would.
+    bool send_to(const endpoint& to, bytes payload) noexcept {
+        return calls_.send_to(worker_, id_.index, to, payload);
+    }
+    datagram_id id() const noexcept { return id_; }
+    /// This socket's own address; a system call each time.
+    endpoint local() const noexcept { return calls_.local_of(handle_).value; }
+    socket_handle native_handle() const noexcept { return handle_; }
+
+private:
+    template <class Handler, class Backend, class Events>
+    friend class reactor;
+
+    datagram_socket(void* worker, const detail::datagram_calls& calls, datagram_id id,
+                    socket_handle handle) noexcept
+        : worker_(worker), calls_(calls), id_(id), handle_(handle) {}
+
+    void* worker_;
+    const detail::datagram_calls& calls_;
+    datagram_id id_;
+    socket_handle handle_;
+};
+
+NETIO_END
+
+// ==== platform/socket_posix.hpp ===================================================================
+// floor 5 · sockets of POSIX systems: errors, addresses, options, making them
+
+#if NETIO_HAS_POSIX
+
+#include <cerrno>
+#include <climits>
+#include <cstddef>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+
+NETIO_BEGIN
+
+namespace detail {
+
+/// One answer of the system: its number, its name, and what it means here.
+struct errno_row {
+    int code;
+    const char* name;
+    error why;
+};
+
+/// Every errno a call of a backend is documented to give; looked through on failures only. Where
+/// two names share a number the first one counts.
+inline constexpr errno_row errno_table[] = {
+    {ECONNRESET, "ECONNRESET", error::connection_reset},
+    {EPIPE, "EPIPE", error::broken_pipe},
+    {ECONNREFUSED, "ECONNREFUSED", error::connection_refused},
+    {ECONNABORTED, "ECONNABORTED", error::connection_aborted},
+    {ETIMEDOUT, "ETIMEDOUT", error::timed_out},
+    {EHOSTUNREACH, "EHOSTUNREACH", error::host_unreachable},
+    {EHOSTDOWN, "EHOSTDOWN", error::host_unreachable},
+    {ENETUNREACH, "ENETUNREACH", error::network_unreachable},
+    {ENETDOWN, "ENETDOWN", error::network_down},
+    {ENETRESET, "ENETRESET", error::connection_reset},
+    {EADDRINUSE, "EADDRINUSE", error::address_in_use},
+    // Only a unix connect to a listener whose queue is full shows this one to a user.
+    {EAGAIN, "EAGAIN", error::address_in_use},
+    {EADDRNOTAVAIL, "EADDRNOTAVAIL", error::address_unavailable},
+    {ENODEV, "ENODEV", error::address_unavailable},
+    {ENXIO, "ENXIO", error::address_unavailable},
+    {ENOENT, "ENOENT", error::address_unavailable},
+    {ENOTDIR, "ENOTDIR", error::address_unavailable},
+    {EACCES, "EACCES", error::permission_denied},
+    {EPERM, "EPERM", error::permission_denied},
+    {EROFS, "EROFS", error::permission_denied},
+    {ENAMETOOLONG, "ENAMETOOLONG", error::path_too_long},
+    {EMFILE, "EMFILE", error::descriptors_empty},
+    {ENFILE, "ENFILE", error::descriptors_empty},
+    {ENOBUFS, "ENOBUFS", error::kernel_memory_empty},
+    {ENOMEM, "ENOMEM", error::kernel_memory_empty},
+    {ENOSPC, "ENOSPC", error::kernel_memory_empty},
+    {EMSGSIZE, "EMSGSIZE", error::too_long},
+    {EAFNOSUPPORT, "EAFNOSUPPORT", error::not_supported},
+    {EPROTONOSUPPORT, "EPROTONOSUPPORT", error::not_supported},
+    {EPROTOTYPE, "EPROTOTYPE", error::not_supported},
+    {EOPNOTSUPP, "EOPNOTSUPP", error::not_supported},
+    {ENOPROTOOPT, "ENOPROTOOPT", error::not_supported},
+    {ENOSYS, "ENOSYS", error::not_supported},
+    {EDOM, "EDOM", error::option_invalid},
+    {EINVAL, "EINVAL", error::os_failure},
+    {EBADF, "EBADF", error::os_failure},
+    {ENOTSOCK, "ENOTSOCK", error::os_failure},
+    {ENOTCONN, "ENOTCONN", error::os_failure},
+    {EISCONN, "EISCONN", error::os_failure},
+    {EALREADY, "EALREADY", error::os_failure},
+    {EINPROGRESS, "EINPROGRESS", error::os_failure},
+    {EDESTADDRREQ, "EDESTADDRREQ", error::os_failure},
+    {EEXIST, "EEXIST", error::os_failure},
+    {EFAULT, "EFAULT", error::os_failure},
+    {EINTR, "EINTR", error::os_failure},
+    {EIO, "EIO", error::os_failure},
+    {ELOOP, "ELOOP", error::os_failure},
+    {EPROTO, "EPROTO", error::os_failure},
+};
+
+NETIO_COLD inline error error_of(int code) noexcept {
+    for (const errno_row& row : errno_table) {
+        if (row.code == code) {
+            return row.why;
+        }
+    }
+    return error::os_failure;
+}
+
+NETIO_COLD inline const char* errno_name(int code) noexcept {
+    for (const errno_row& row : errno_table) {
+        if (row.code == code) {
+            return row.name;
+        }
+    }
+    return "";
+}
+
+NETIO_COLD inline os_status status_of(int code) noexcept {
+    NETIO_ASSERT(code != 0);
+    return {error_of(code), code};
+}
+
+/// Room for every address a backend handles.
+union socket_address {
+    sockaddr any;
+    sockaddr_in ipv4;
+    sockaddr_in6 ipv6;
+    sockaddr_un path;
+};
+
+/// Longest path of a unix socket: one byte of the system's field is the terminating NUL (or the
+/// leading one of the abstract namespace). 107 on Linux, 103 on the BSDs.
+inline constexpr std::size_t unix_path_max = sizeof(sockaddr_un::sun_path) - 1;
+
+/// The endpoint in the system's form; its size, 0 where the endpoint is no IP address.
+inline socklen_t to_socket_address(const endpoint& from, socket_address& to) noexcept {
+    if (from.family == address_family::ipv4) {
+        to.ipv4 = {};
+        to.ipv4.sin_family = AF_INET;
+        to.ipv4.sin_port = htons(from.port);
+        std::memcpy(&to.ipv4.sin_addr, from.address.data(), 4);
+        return sizeof(to.ipv4);
+    }
+    if (from.family == address_family::ipv6) {
+        to.ipv6 = {};
+        to.ipv6.sin6_family = AF_INET6;
+        to.ipv6.sin6_port = htons(from.port);
+        to.ipv6.sin6_flowinfo = htonl(from.flow_info);
+        to.ipv6.sin6_scope_id = from.scope_id;
+        std::memcpy(&to.ipv6.sin6_addr, from.address.data(), 16);
+        return sizeof(to.ipv6);
+    }
+    return 0;
+}
+
+/// What the system reported; family none if it reported nothing netio knows.
+inline endpoint to_endpoint(const socket_address& from, socklen_t size) noexcept {
+    endpoint out;
+    if (size < sizeof(sa_family_t)) {
+        return out;
+    }
+    if (from.any.sa_family == AF_INET && size >= sizeof(from.ipv4)) {
+        std::memcpy(out.address.data(), &from.ipv4.sin_addr, 4);
+        out.port = ntohs(from.ipv4.sin_port);
+        out.family = address_family::ipv4;
+    } else if (from.any.sa_family == AF_INET6 && size >= sizeof(from.ipv6)) {
+        std::memcpy(out.address.data(), &from.ipv6.sin6_addr, 16);
+        out.port = ntohs(from.ipv6.sin6_port);
+        out.flow_info = ntohl(from.ipv6.sin6_flowinfo);
+        out.scope_id = from.ipv6.sin6_scope_id;
+        out.family = address_family::ipv6;
+    } else if (from.any.sa_family == AF_UNIX) {
+        out.family = address_family::unix_path;
+    }
+    return out;
+}
+
+/// A path, or a name of Linux's abstract namespace after '@', in the system's form. Never cut: too
+/// long is an error, and so is a NUL inside a path, where the system would cut.
+inline error to_unix_address(std::string_view path, bool abstract_names, socket_address& to,
+                             socklen_t& size) noexcept {
+    NETIO_ASSERT(!path.empty());
+    if (path.size() > unix_path_max) {
+        return error::path_too_long;
+    }
+    const bool abstract = path[0] == '@';
+    if (abstract && !abstract_names) {
+        return error::not_supported;
+    }
+    if (path.find('\0') != std::string_view::npos) {
+        return error::address_invalid;
+    }
+    to.path = {};
+    to.path.sun_family = AF_UNIX;
+    std::memcpy(to.path.sun_path, path.data(), path.size());
+    if (abstract) {
+        to.path.sun_path[0] = '\0';
+    }
+    // A path's terminating NUL counts; an abstract name ends where its size says.
+    size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + !abstract);
+    return error::none;
+}
+
+/// Sets options one after another and keeps the first failure.
+template <class Sys>
+class option_setter {
+public:
+    explicit option_setter(int descriptor) noexcept : descriptor_(descriptor) {}
+
+    void set(int level, int option, const void* value, std::size_t value_bytes) noexcept {
+        if (!status) {
+            return;
+        }
+        if (option < 0) {  // this system has no such option
+            status.why = error::not_supported;
+        } else if (Sys::setsockopt(descriptor_, level, option, value,
+                                   static_cast<socklen_t>(value_bytes)) != 0) {
+            status = status_of(errno);
+        }
+    }
+    void set(int level, int option, std::uint32_t value) noexcept {
+        if (value > INT_MAX) {
+            fail(error::option_invalid);
+            return;
+        }
+        const int number = static_cast<int>(value);
+        set(level, option, &number, sizeof(number));
+    }
+    /// Only where the user asked for it.
+    void set_unless_zero(int level, int option, std::uint32_t value) noexcept {
+        if (value != 0) {
+            set(level, option, value);
+        }
+    }
+    void fail(error why) noexcept {
+        if (status) {
+            status.why = why;
+        }
+    }
+
+    os_status status{};
+
+private:
+    int descriptor_;
+};
+
+template <class Sys>
+void set_traffic_class(option_setter<Sys>& to, int family, bool dual_stack,
+                       std::uint8_t dscp) noexcept {
+    if (dscp > 63) {
+        to.fail(error::option_invalid);
+    }
+    const std::uint32_t octet = std::uint32_t{dscp} << 2;
+    if (family == AF_INET6) {
+        to.set_unless_zero(IPPROTO_IPV6, IPV6_TCLASS, octet);
+    }
+    if (family == AF_INET || dual_stack) {
+        to.set_unless_zero(IPPROTO_IP, IP_TOS, octet);
+    }
+}
+
+/// What TCP alone has; unix sockets have none of it and ignore the wish.
+template <class Sys>
+void set_tcp_options(option_setter<Sys>& to, const socket_options& options) noexcept {
+    to.set_unless_zero(IPPROTO_TCP, TCP_NODELAY, options.no_delay);
+    to.set_unless_zero(IPPROTO_TCP, Sys::quick_ack_option, options.quick_ack);
+    to.set_unless_zero(IPPROTO_TCP, Sys::user_timeout_option, options.user_timeout_ms);
+    const bool keepalive = (options.keepalive_idle_s | options.keepalive_interval_s |
+                            options.keepalive_probes) != 0;
+    to.set_unless_zero(SOL_SOCKET, SO_KEEPALIVE, keepalive);
+    to.set_unless_zero(IPPROTO_TCP, Sys::keepalive_idle_option, options.keepalive_idle_s);
+    to.set_unless_zero(IPPROTO_TCP, TCP_KEEPINTVL, options.keepalive_interval_s);
+    to.set_unless_zero(IPPROTO_TCP, TCP_KEEPCNT, options.keepalive_probes);
+}
+
+template <class Sys>
+void set_socket_options(option_setter<Sys>& to, int family, bool tcp, bool dual_stack,
+                        const socket_options& options) noexcept {
+    to.set_unless_zero(SOL_SOCKET, SO_RCVBUF, options.receive_bytes);
+    to.set_unless_zero(SOL_SOCKET, SO_SNDBUF, options.send_bytes);
+    if (family != AF_UNIX) {
+        set_traffic_class(to, family, dual_stack, options.dscp);
+        if (!options.bind_device.empty()) {
+            to.set(SOL_SOCKET, Sys::bind_device_option, options.bind_device.data(),
+                   options.bind_device.size());
+        }
+    }
+    if (tcp) {
+        set_tcp_options(to, options);
+    }
+    for (const raw_option& each : options.raw) {
+        to.set(each.level, each.option, each.value.data(), each.value.size());
+    }
+}
+
+/// Closes what was made so far: a call that fails holds nothing. The reason is read before.
+template <class Sys>
+os_handle give_up(int descriptor, os_status why) noexcept {
+    NETIO_ASSERT(!why);
+    if (descriptor >= 0) {
+        Sys::close(descriptor);
+    }
+    return {no_handle, why};
+}
+
+template <class Sys>
+error to_stream_address(const stream_address& from, socket_address& to, socklen_t& size) noexcept {
+    if (!from.unix_path.empty()) {
+        return to_unix_address(from.unix_path, Sys::abstract_names, to, size);
+    }
+    size = to_socket_address(from.ip, to);
+    return size != 0 ? error::none : error::address_invalid;
+}
+
+/// A bound, listening, non-blocking stream socket that no child inherits.
+template <class Sys>
+os_handle listen_stream(const stream_address& address, const listen_options& options) noexcept {
+    socket_address where;
+    socklen_t size = 0;
+    if (const error why = to_stream_address<Sys>(address, where, size); why != error::none) {
+        return {no_handle, {why, 0}};
+    }
+    const int family = where.any.sa_family;
+    const bool tcp = family != AF_UNIX;
+    const int made = Sys::open_socket(family, SOCK_STREAM);
+    if (made < 0) {
+        return {no_handle, status_of(errno)};
+    }
+    option_setter<Sys> to(made);
+    if (tcp) {
+        to.set_unless_zero(SOL_SOCKET, SO_REUSEADDR, options.reuse_address);
+        to.set_unless_zero(SOL_SOCKET, SO_REUSEPORT, options.reuse_port);
+        to.set_unless_zero(IPPROTO_TCP, Sys::defer_accept_option, options.defer_accept_s);
+        to.set_unless_zero(IPPROTO_TCP, Sys::fast_open_option, options.fast_open);
+    }
+    if (family == AF_INET6) {
+        to.set(IPPROTO_IPV6, IPV6_V6ONLY, options.dual_stack ? 0U : 1U);
+    }
+    set_socket_options(to, family, tcp, options.dual_stack, options.socket);
+    if (!to.status) {
+        return give_up<Sys>(made, to.status);
+    }
+    // The system cuts a backlog to its own maximum, so the largest number asks for just that.
+    const int backlog = options.backlog == 0 || options.backlog > INT_MAX
+                            ? INT_MAX
+                            : static_cast<int>(options.backlog);
+    if (Sys::bind(made, &where.any, size) != 0 || Sys::listen(made, backlog) != 0) {
+        return give_up<Sys>(made, status_of(errno));
+    }
+    return {made, {}};
+}
+
+/// A bound UDP socket, non-blocking, that no child inherits.
+template <class Sys>
+os_handle open_bound_datagram(const endpoint& address, const datagram_options& options) noexcept {
+    socket_address where;
+    const socklen_t size = to_socket_address(address, where);
+    if (size == 0) {
+        return {no_handle, {error::address_invalid, 0}};
+    }
+    const int family = where.any.sa_family;
+    const int made = Sys::open_socket(family, SOCK_DGRAM);
+    if (made < 0) {
+        return {no_handle, status_of(errno)};
+    }
+    option_setter<Sys> to(made);
+    to.set_unless_zero(SOL_SOCKET, SO_REUSEPORT, options.reuse_port);
+    if (family == AF_INET6) {
+        to.set(IPPROTO_IPV6, IPV6_V6ONLY, options.dual_stack ? 0U : 1U);
+    }
+    set_socket_options(to, family, false, options.dual_stack, options.socket);
+    if (!to.status) {
+        return give_up<Sys>(made, to.status);
+    }
+    if (Sys::bind(made, &where.any, size) != 0) {
+        return give_up<Sys>(made, status_of(errno));
+    }
+    return {made, {}};
+}
+
+/// A stream socket whose connection is under way or already there.
+template <class Sys>
+os_handle connect_stream(const stream_address& address, const socket_options& options) noexcept {
+    socket_address where;
+    socklen_t size = 0;
+    // A mapped address goes out as plain IPv4: a socket of its own family needs no V6ONLY.
+    const stream_address plain{unmapped(address.ip), address.unix_path};
+    if (const error why = to_stream_address<Sys>(plain, where, size); why != error::none) {
+        return {no_handle, {why, 0}};
+    }
+    const int family = where.any.sa_family;
+    const int made = Sys::open_socket(family, SOCK_STREAM);
+    if (made < 0) {
+        return {no_handle, status_of(errno)};
+    }
+    option_setter<Sys> to(made);
+    set_socket_options(to, family, family != AF_UNIX, false, options);
+    if (!to.status) {
+        return give_up<Sys>(made, to.status);
+    }
+    // After EINTR a non-blocking connect goes on by itself, as after EINPROGRESS.
+    if (Sys::connect(made, &where.any, size) != 0 && errno != EINPROGRESS && errno != EINTR) {
+        return give_up<Sys>(made, status_of(errno));
+    }
+    return {made, {}};
+}
+
+template <class Sys>
+result<endpoint> local_endpoint(socket_handle handle) noexcept {
+    socket_address where;
+    socklen_t size = sizeof(where);
+    if (Sys::getsockname(static_cast<int>(handle), &where.any, &size) != 0) {
+        return error_of(errno);
+    }
+    return to_endpoint(where, size);
+}
+
+/// Raises the soft limit of descriptors to `count` or as near as the hard limit lets; what holds
+/// afterwards.
+template <class Sys>
+std::uint64_t raise_descriptor_limit(std::uint64_t count) noexcept {
+    rlimit bound{};
+    if (Sys::get_descriptor_limit(bound) != 0) {
+        return 0;
+    }
+    if (bound.rlim_cur >= count) {
+        return bound.rlim_cur;
+    }
+    rlimit wanted = bound;
+    wanted.rlim_cur = bound.rlim_max < count ? bound.rlim_max : static_cast<rlim_t>(count);
+    return Sys::set_descriptor_limit(wanted) == 0 ? wanted.rlim_cur : bound.rlim_cur;
+}
+
+}  // namespace detail
+
+NETIO_END
+
+#endif
+
+// ==== platform/epoll.hpp ==========================================================================
+// floor 6 · the Linux backend over epoll: registered once, edge-triggered
+
+#if NETIO_HAS_EPOLL
+
+#include <atomic>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+NETIO_BEGIN
+
+/// The system calls of the epoll backend, one function each: what the system returned, the reason
+/// in errno. Tests put their own in place of it to count calls and to let the n-th one fail.
+struct linux_sys {
+    static constexpr bool abstract_names = true;
+    static constexpr int quick_ack_option = TCP_QUICKACK;
+    static constexpr int user_timeout_option = TCP_USER_TIMEOUT;
+    static constexpr int keepalive_idle_option = TCP_KEEPIDLE;
+    static constexpr int defer_accept_option = TCP_DEFER_ACCEPT;
+    static constexpr int fast_open_option = TCP_FASTOPEN;
+    static constexpr int bind_device_option = SO_BINDTODEVICE;
+
+    // Flags at creation, SIGPIPE and accept are what POSIX systems differ in.
+    static int open_socket(int family, int type) noexcept {
+        return ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    }
+    static int accept(int from, sockaddr* peer, socklen_t* size) noexcept {
+        return ::accept4(from, peer, size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    }
+    static ssize_t send(int to, const void* from, std::size_t count) noexcept {
+        return ::send(to, from, count, MSG_NOSIGNAL);
+    }
+    static ssize_t send_message(int to, const msghdr* what) noexcept {
+        return ::sendmsg(to, what, MSG_NOSIGNAL);
+    }
+    static ssize_t send_to(int to, const void* from, std::size_t count, const sockaddr* peer,
+                           socklen_t size) noexcept {
+        return ::sendto(to, from, count, MSG_NOSIGNAL, peer, size);
+    }
+
+    static int bind(int what, const sockaddr* where, socklen_t size) noexcept {
+        return ::bind(what, where, size);
+    }
+    static int listen(int what, int backlog) noexcept { return ::listen(what, backlog); }
+    static int connect(int what, const sockaddr* where, socklen_t size) noexcept {
+        return ::connect(what, where, size);
+    }
+    static int setsockopt(int of, int level, int option, const void* value,
+                          socklen_t size) noexcept {
+        return ::setsockopt(of, level, option, value, size);
+    }
+    static int getsockopt(int of, int level, int option, void* value, socklen_t* size) noexcept {
+        return ::getsockopt(of, level, option, value, size);
+    }
+    static int getsockname(int of, sockaddr* where, socklen_t* size) noexcept {
+        return ::getsockname(of, where, size);
+    }
+    static ssize_t receive(int from, void* into, std::size_t count) noexcept {
+        return ::recv(from, into, count, 0);
+    }
+    static ssize_t receive_message(int from, msghdr* what) noexcept {
+        return ::recvmsg(from, what, 0);
+    }
+    static int shutdown_sending(int of) noexcept { return ::shutdown(of, SHUT_WR); }
+    static int close(int what) noexcept { return ::close(what); }
+    static int epoll_create() noexcept { return ::epoll_create1(EPOLL_CLOEXEC); }
+    static int epoll_ctl(int in, int change, int what, epoll_event* wanted) noexcept {
+        return ::epoll_ctl(in, change, what, wanted);
+    }
+    static int epoll_wait(int in, epoll_event* out, int count_max, int timeout_ms) noexcept {
+        return ::epoll_wait(in, out, count_max, timeout_ms);
+    }
+    static int open_wake() noexcept { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }
+    static ssize_t write_wake(int to) noexcept {
+        const std::uint64_t one = 1;
+        return ::write(to, &one, sizeof(one));
+    }
+    static int open_spare() noexcept { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
+    static int get_descriptor_limit(rlimit& out) noexcept {
+        return ::getrlimit(RLIMIT_NOFILE, &out);
+    }
+    static int set_descriptor_limit(const rlimit& wanted) noexcept {
+        return ::setrlimit(RLIMIT_NOFILE, &wanted);
+    }
+    static void yield() noexcept { ::sched_yield(); }
+    static std::uint64_t now_ns() noexcept {
+        timespec now{};
+        ::clock_gettime(CLOCK_MONOTONIC, &now);
+        return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
+               static_cast<std::uint64_t>(now.tv_nsec);
+    }
+};
+
+namespace detail {
+
+/// The neighbours of a receive that waits for a buffer, as ids.
+struct epoll_links {
+    std::uint32_t previous;
+    std::uint32_t next;
+};
+
+/// What a backend remembers of one connection. All-zero is "no connection".
+struct epoll_connection {
+    std::int32_t descriptor;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    std::uint32_t next;  // in the run list, an id
+    union {
+        std::uint64_t into;   // receive into the caller's memory: its address
+        epoll_links starved;  // receive into the pool: its place among those without a buffer
+    };
+    std::uint64_t send_from;      // a send that waits: the address of its first slice
+    std::uint32_t receive_count;  // bytes of `into`, or credit left
+    std::uint32_t send_count;     // bytes that wait; of a finished send what it gave: bytes or errno
+};
+static_assert(sizeof(epoll_connection) == 40, "the budget of a connection in a backend");
+
+/// How many accepts or datagrams to try for one readiness. A try that finds nothing is a system
+/// call for nothing, so a lone client is tried for once; a batch that came full and left more
+/// doubles the next one; one that ran dry is cut to what this burst really was.
+struct epoll_batch {
+    std::uint32_t size;       // 0 means 1, so that all-zero is the beginning
+    std::uint32_t last_wait;  // kernel wait in which a batch came full
+    std::uint32_t burst;      // found in a row of such waits
+
+    std::uint32_t begin(std::uint32_t kernel_wait, std::uint32_t size_max) noexcept {
+        if (size == 0) {
+            size = 1;
+        }
+        if (burst != 0 && last_wait + 1 == kernel_wait) {
+            size = size * 2 < size_max ? size * 2 : size_max;
+        } else if (burst != 0 && last_wait != kernel_wait) {
+            burst = 0;
+        }
+        return size;
+    }
+    void came_full(std::uint32_t kernel_wait, std::uint32_t found) noexcept {
+        last_wait = kernel_wait;
+        burst += found;
+    }
+    void ran_dry(std::uint32_t found, std::uint32_t size_max) noexcept {
+        const std::uint32_t whole = burst + found;
+        size = whole == 0 ? 1 : whole < size_max ? whole : size_max;
+        burst = 0;
+    }
+};
+
+struct epoll_listener {
+    std::int32_t descriptor;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    epoll_batch batch;
+};
+
+struct epoll_datagram_socket {
+    std::int32_t descriptor;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    std::uint32_t next;
+    epoll_links starved;
+    std::uint32_t events;  // what it is registered for
+    epoll_batch batch;
+};
+
+struct epoll_datagram_send {
+    std::int32_t descriptor;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    std::uint32_t next;  // in the run list or among those that wait
+    std::uint64_t from;
+    std::uint32_t count;  // bytes of the payload; when finished bytes or errno
+    endpoint peer;
+};
+
+/// The events of one wait.
+class event_writer {
+public:
+    explicit event_writer(std::span<event> out) noexcept
+        : begin_(out.data()), at_(out.data()), end_(out.data() + out.size()) {}
+
+    std::uint32_t room() const noexcept { return static_cast<std::uint32_t>(end_ - at_); }
+    std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(at_ - begin_); }
+
+    event& put(token who, operation op, event_kind kind) noexcept {
+        NETIO_ASSERT(at_ != end_);
+        *at_ = event{};
+        at_->who = who;
+        at_->op = op;
+        at_->kind = kind;
+        return *at_++;
+    }
+    void fail(token who, operation op, error why, int code) noexcept {
+        event& out = put(who, op, event_kind::failed);
+        out.why = why;
+        out.os_code = code;
+    }
+
+private:
+    event* begin_;
+    event* at_;
+    event* end_;
+};
+
+}  // namespace detail
+
+/// The epoll backend. One descriptor is registered once and edge-triggered; a readiness nobody waits
+/// for is remembered. Calls that finish at once leave their result in the connection's block, which
+/// is linked into a run list that the next `wait` works off, mostly without entering the kernel.
+///
+/// See `backend` for what each function promises. `Sys` makes the system calls.
+template <class Sys = linux_sys>
+class basic_epoll {
+    using connection = detail::epoll_connection;
+    using listener = detail::epoll_listener;
+    using datagram_socket = detail::epoll_datagram_socket;
+    using datagram_send = detail::epoll_datagram_send;
+
+public:
+    static constexpr const char* name = "epoll";
+    static constexpr std::size_t connection_bytes = sizeof(connection);
+    static constexpr std::uint32_t receive_credit = 1;
+    /// Connections that may still come after stop_accept.
+    static constexpr std::uint32_t late_accepts_max = 0;
+
+    basic_epoll() noexcept = default;
+    basic_epoll(const basic_epoll&) = delete;
+    basic_epoll& operator=(const basic_epoll&) = delete;
+
+    static availability available() noexcept {
+        const int made = Sys::epoll_create();
+        if (made < 0) {
+            return errno == ENOSYS ? availability{false, "epoll_create1"} : availability{};
+        }
+        Sys::close(made);
+        return {};
+    }
+    static constexpr std::size_t bytes_needed(const backend_limits& sizes) noexcept {
+        return layout::of(sizes).end;
+    }
+    static const char* os_name(int code) noexcept { return detail::errno_name(code); }
+    static os_handle listen(const stream_address& address,
+                            const listen_options& options) noexcept {
+        return detail::listen_stream<Sys>(address, options);
+    }
+    static os_handle open_datagram(const endpoint& address,
+                                   const datagram_options& options) noexcept {
+        return detail::open_bound_datagram<Sys>(address, options);
+    }
+    static result<endpoint> local_of(socket_handle handle) noexcept {
+        return detail::local_endpoint<Sys>(handle);
+    }
+    static void close_handle(socket_handle handle, bool abort) noexcept {
+        NETIO_ASSERT(handle >= 0);
+        close_descriptor(static_cast<int>(handle), abort);
+    }
+    static std::uint64_t reserve_descriptors(std::uint64_t count) noexcept {
+        return detail::raise_descriptor_limit<Sys>(count);
+    }
+    std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
+
+    os_status open(mutable_bytes memory, const backend_limits& sizes, buffer_pool& pool) noexcept {
+        NETIO_ASSERT(!open_);
+        NETIO_ASSERT(memory.size() >= bytes_needed(sizes));
+        NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(memory.data()) % 64 == 0);
+        lay_out(memory.data(), sizes);
+        pool_ = &pool;
+        epoll_ = Sys::epoll_create();
+        if (epoll_ < 0) {
+            return detail::status_of(errno);
+        }
+        wake_ = Sys::open_wake();
+        if (wake_ < 0) {
+            return give_up_open(errno);
+        }
+        if (!change(EPOLL_CTL_ADD, wake_, EPOLLIN | EPOLLET,
+                    token::of(0, 0, operation::wake))) {
+            const int code = errno;
+            Sys::close(wake_);
+            return give_up_open(code);
+        }
+        refill_spare();
+        wake_state_.store(0);
+        open_ = true;
+        return {};
+    }
+
+    void close() noexcept {
+        NETIO_ASSERT(!waiting_);
+        if (!open_) {
+            return;
+        }
+        // A late wake finds "woken" and writes nothing; one that is just writing is waited for, so
+        // it can't write to a descriptor that belongs to somebody else by then.
+        wake_state_.fetch_or(wake_woken);
+        while (wake_state_.load() >= wake_writer) {
+            Sys::yield();
+        }
+        for (std::uint32_t index = 0; index < sizes_.connections; ++index) {
+            if ((connections_[index].flags & (attached | connecting)) != 0) {
+                Sys::close(connections_[index].descriptor);
+            }
+        }
+        if (spare_ != 0) {
+            Sys::close(spare_ - 1);
+            spare_ = 0;
+        }
+        Sys::close(wake_);
+        Sys::close(epoll_);
+        open_ = false;
+    }
+
+    os_status start_accept(socket_handle handle, token who) noexcept {
+        listener& at = listener_of(who);
+        NETIO_ASSERT(open_ && handle >= 0);
+        NETIO_ASSERT(at.flags == 0);
+        // Level-triggered: what a batch leaves is reported again. Exclusive: one worker wakes.
+        if (!change(EPOLL_CTL_ADD, static_cast<int>(handle), EPOLLIN | EPOLLEXCLUSIVE,
+                    who.with(operation::accept))) {
+            return detail::status_of(errno);
+        }
+        refill_spare();
+        at.descriptor = static_cast<int>(handle);
+        at.generation = who.generation();
+        at.flags = attached;
+        return {};
+    }
+
+    void stop_accept(token who) noexcept {
+        listener& at = listener_of(who);
+        NETIO_ASSERT(at.flags == attached && at.generation == who.generation());
+        forget(at);
+    }
+
+    os_status start_connect(const stream_address& address, const socket_options& options,
+                            token who) noexcept {
+        connection& at = connections_[checked(who, sizes_.connections)];
+        NETIO_ASSERT(open_);
+        NETIO_ASSERT(at.flags == 0);
+        const os_handle made = detail::connect_stream<Sys>(address, options);
+        if (!made) {
+            return made.status;
+        }
+        const int descriptor = static_cast<int>(made.handle);
+        if (!change(EPOLL_CTL_ADD, descriptor, watched | EPOLLOUT, plain(who))) {
+            return detail::give_up<Sys>(descriptor, detail::status_of(errno)).status;
+        }
+        begin(at, descriptor, who, connecting | writable_interest);
+        return {};
+    }
+
+    os_status attach(socket_handle handle, token who) noexcept {
+        connection& at = connections_[checked(who, sizes_.connections)];
+        NETIO_ASSERT(open_ && handle >= 0);
+        NETIO_ASSERT(at.flags == 0);
+        // Without EPOLLOUT: every socket is writable at first, and that would be a wake-up of its own.
+        if (!change(EPOLL_CTL_ADD, static_cast<int>(handle), watched, plain(who))) {
+            return detail::status_of(errno);
+        }
+        begin(at, static_cast<int>(handle), who, attached);
+        return {};
+    }
+
+    socket_handle release(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (receiving | sending | closing | in_run_list)) == 0);
+        NETIO_ASSERT((at.flags & attached) != 0);
+        const int descriptor = at.descriptor;
+        change(EPOLL_CTL_DEL, descriptor, 0, {});
+        at = connection{};
+        return descriptor;
+    }
+
+    void start_receive(token who, mutable_bytes into, std::uint32_t credit) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (receiving | receive_over)) == 0);
+        at.flags |= receiving;
+        if (into.empty()) {
+            NETIO_ASSERT(credit != 0);
+            at.receive_count = credit;
+        } else {
+            at.flags |= into_memory;
+            at.into = address_of(into.data());
+            at.receive_count = clipped(into.size());
+        }
+        if ((at.flags & readable) != 0) {
+            link(who.index() + 1);
+        }
+    }
+
+    void stop_receive(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & receiving) != 0);
+        NETIO_ASSERT((at.flags & (closing | result_disarmed)) == 0);
+        if ((at.flags & starved) != 0) {
+            unlink_starved(who.index() + 1);
+        }
+        at.flags |= result_disarmed;
+        link(who.index() + 1);
+    }
+
+    void start_send(token who, std::span<const bytes> slices) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
+        NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
+        at.flags |= sending;
+        const ssize_t sent = slices.size() == 1 ? send_one(at.descriptor, slices[0])
+                                                : send_many(at.descriptor, slices);
+        if (sent < 0 && errno == EAGAIN) {
+            wait_for_room(at, who, slices[0]);
+            return;
+        }
+        keep_sent(at, who.index(), sent);
+    }
+
+    void end_send(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
+        at.flags |= send_over;
+        // Fails only where the peer is gone already, and then the receive says so.
+        Sys::shutdown_sending(at.descriptor);
+    }
+
+    void start_close(token who, bool abort) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | connecting)) != 0);
+        NETIO_ASSERT((at.flags & closing) == 0);
+        if ((at.flags & starved) != 0) {
+            unlink_starved(who.index() + 1);
+        }
+        close_descriptor(at.descriptor, abort);
+        at.descriptor = 0;
+        at.flags = (at.flags & in_run_list) | closing;
+        link(who.index() + 1);
+    }
+
+    os_status start_receive_from(socket_handle handle, token who) noexcept {
+        datagram_socket& at = datagram_sockets_[checked(who, sizes_.datagram_sockets)];
+        NETIO_ASSERT(open_ && handle >= 0);
+        NETIO_ASSERT(at.flags == 0);
+        const int descriptor = static_cast<int>(handle);
+        const std::uint32_t events = EPOLLIN | (sends_wait_for(descriptor) ? EPOLLOUT : 0u);
+        if (!watch_datagrams(EPOLL_CTL_ADD, descriptor, events,
+                             who.with(operation::receive_from))) {
+            return detail::status_of(errno);
+        }
+        at.descriptor = descriptor;
+        at.generation = who.generation();
+        at.flags = attached;
+        at.events = events;
+        return {};
+    }
+
+    void stop_receive_from(token who) noexcept {
+        datagram_socket& at = datagram_sockets_[checked(who, sizes_.datagram_sockets)];
+        NETIO_ASSERT(at.generation == who.generation());
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        const std::uint32_t id = datagram_kind | (who.index() + 1);
+        if ((at.flags & starved) != 0) {
+            unlink_starved(id);
+        }
+        change(EPOLL_CTL_DEL, at.descriptor, 0, {});
+        at.flags |= closing;
+        if (sends_wait_for(at.descriptor)) {
+            watch_datagrams(EPOLL_CTL_ADD, at.descriptor, EPOLLOUT | EPOLLET,
+                            token::of(0, 0, operation::send_to));
+        }
+        link(id);
+    }
+
+    void start_send_to(socket_handle handle, token who, bytes payload,
+                       const endpoint& peer) noexcept {
+        const std::uint32_t index = checked(who, sizes_.datagram_sends);
+        datagram_send& at = datagram_sends_[index];
+        NETIO_ASSERT(open_ && handle >= 0);
+        NETIO_ASSERT(at.flags == 0);
+        at.descriptor = static_cast<int>(handle);
+        at.generation = who.generation();
+        at.flags = attached;
+        at.from = address_of(payload.data());
+        at.count = clipped(payload.size());
+        at.peer = peer;
+        if (!try_send_to(at, index)) {
+            (waiting_last_ != 0 ? datagram_sends_[waiting_last_ - 1].next : waiting_first_) =
+                index + 1;
+            waiting_last_ = index + 1;
+            if (!watch_for_room(at.descriptor)) {
+                const int code = errno;
+                give_up_waiting(at.descriptor, code);
+            }
+        }
+    }
+
+    std::uint32_t wait(std::span<event> out, std::uint64_t timeout_ns) noexcept {
+        NETIO_ASSERT(open_ && !waiting_);
+        NETIO_ASSERT(out.size() >= 4);
+        waiting_ = true;
+        detail::event_writer to(out);
+        take_wake(to);
+        serve_starved(to);
+        const bool worked_off = ready_at_ == ready_end_;
+        const bool local = run_count_ != 0 || to.count() != 0;
+        // Without the kernel at most once in a row, so a busy sender keeps nobody from being seen.
+        skipped_ = worked_off && local && !skipped_;
+        if (worked_off && !skipped_) {
+            enter_kernel(to, local ? 0 : timeout_ns);
+        }
+        std::uint32_t nodes = run_count_;
+        const bool both = ready_at_ != ready_end_;
+        nodes = work_off_run_list(to, nodes, both ? to.room() / 2 : 0);
+        work_off_ready(to);
+        work_off_run_list(to, nodes, 0);
+        waiting_ = false;
+        if (foreign_) {
+            announce_sleep();
+        }
+        return to.count();
+    }
+
+    bool ready() noexcept {
+        NETIO_ASSERT(open_);
+        return run_count_ != 0 || ready_at_ != ready_end_ ||
+               (starved_first_ != 0 && pool_->room(side::input) != 0) ||
+               (wake_state_.load() & wake_woken) != 0;
+    }
+
+    void wake() noexcept {
+        std::uint32_t seen = wake_state_.load();
+        for (;;) {
+            const bool asleep = (seen & (wake_asleep | wake_woken)) == wake_asleep;
+            const std::uint32_t wanted = (seen | wake_woken) + (asleep ? wake_writer : 0);
+            // Even an unchanged value is written: it orders what was posted before this wake.
+            if (wake_state_.compare_exchange_weak(seen, wanted)) {
+                if (asleep) {
+                    const int kept = errno;  // the caller may be a signal handler
+                    Sys::write_wake(wake_);
+                    errno = kept;
+                    wake_state_.fetch_sub(wake_writer);
+                }
+                return;
+            }
+        }
+    }
+
+    socket_handle wait_handle() noexcept {
+        NETIO_ASSERT(open_ && !waiting_);
+        if (!foreign_) {
+            foreign_ = true;
+            announce_sleep();
+        }
+        return epoll_;
+    }
+
+    /// Events of the kernel that belonged to something closed before; they were dropped.
+    std::uint64_t stale_count() const noexcept { return stale_count_; }
+
+private:
+    // Flags of all blocks.
+    static constexpr std::uint32_t attached = 1u << 0;
+    static constexpr std::uint32_t connecting = 1u << 1;
+    static constexpr std::uint32_t closing = 1u << 2;
+    static constexpr std::uint32_t in_run_list = 1u << 3;
+    static constexpr std::uint32_t starved = 1u << 4;
+    static constexpr std::uint32_t readable = 1u << 5;   // an edge came and was not worked off
+    static constexpr std::uint32_t undrained = 1u << 6;  // a short read is not the end of it
+    static constexpr std::uint32_t writable_interest = 1u << 7;
+    static constexpr std::uint32_t receiving = 1u << 8;  // outstanding
+    static constexpr std::uint32_t into_memory = 1u << 9;
+    static constexpr std::uint32_t receive_over = 1u << 10;  // ended or failed was given
+    static constexpr std::uint32_t sending = 1u << 11;       // outstanding
+    static constexpr std::uint32_t send_waits = 1u << 12;
+    static constexpr std::uint32_t send_over = 1u << 13;  // end_send was called
+    // Results that the next wait will give.
+    static constexpr std::uint32_t result_sent = 1u << 14;
+    static constexpr std::uint32_t result_send_failed = 1u << 15;
+    static constexpr std::uint32_t result_disarmed = 1u << 16;
+
+    // Urgent data splits a read, RDHUP, HUP and ERR bring no further edge: after any of them a
+    // short read does not prove that the socket is empty.
+    static constexpr std::uint32_t not_drained_by_short_read =
+        EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI;
+    static constexpr std::uint32_t watched = EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET;
+
+    // An id names a block of any kind in a list: its kind and its index plus one.
+    static constexpr std::uint32_t id_index = (1u << 30) - 1;
+    static constexpr std::uint32_t datagram_kind = 1u << 30;
+    static constexpr std::uint32_t send_kind = 2u << 30;
+
+    // The wake word: two bits and, above them, a count of wakers that are just writing.
+    static constexpr std::uint32_t wake_asleep = 1;
+    static constexpr std::uint32_t wake_woken = 2;
+    static constexpr std::uint32_t wake_writer = 4;
+
+    static constexpr std::uint32_t accepts_max = 64;
+    static constexpr std::uint32_t datagrams_max = 16;
+
+    /// Where everything lies in the memory given.
+    struct layout {
+        std::size_t connections = 0;
+        std::size_t listeners = 0;
+        std::size_t datagram_sockets = 0;
+        std::size_t datagram_sends = 0;
+        std::size_t end = 0;
+        std::uint32_t ready_max = 0;
+
+        static constexpr std::size_t aligned(std::size_t at) noexcept {
+            return (at + 63) / 64 * 64;
+        }
+        static constexpr layout of(const backend_limits& sizes) noexcept {
+            layout out;
+            // No more can be ready than there is, and 256 make the call itself cheap enough.
+            const std::uint64_t all = std::uint64_t{sizes.connections} + sizes.listeners +
+                                      sizes.datagram_sockets + 2;
+            out.ready_max = all < 256 ? static_cast<std::uint32_t>(all) : 256;
+            out.connections = aligned(out.ready_max * sizeof(epoll_event));
+            out.listeners = aligned(out.connections + sizes.connections * sizeof(connection));
+            out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
+            out.datagram_sends = aligned(out.datagram_sockets +
+                                         sizes.datagram_sockets * sizeof(datagram_socket));
+            out.end =
+                aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            return out;
+        }
+    };
+
+    void lay_out(std::byte* memory, const backend_limits& sizes) noexcept {
+        const layout places = layout::of(sizes);
+        sizes_ = sizes;
+        ready_ = reinterpret_cast<epoll_event*>(memory);
+        ready_max_ = places.ready_max;
+        connections_ = reinterpret_cast<connection*>(memory + places.connections);
+        listeners_ = reinterpret_cast<listener*>(memory + places.listeners);
+        datagram_sockets_ =
+            reinterpret_cast<datagram_socket*>(memory + places.datagram_sockets);
+        datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
+        ready_at_ = ready_end_ = 0;
+        run_first_ = run_last_ = run_count_ = 0;
+        starved_first_ = starved_last_ = 0;
+        waiting_first_ = waiting_last_ = 0;
+        skipped_ = foreign_ = false;
+    }
+
+    static void close_descriptor(int descriptor, bool abort) noexcept {
+        if (abort) {
+            // Without a shutdown before, so the reset leaves no TIME_WAIT on this side.
+            const linger at_once{1, 0};
+            Sys::setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+        }
+        Sys::close(descriptor);
+    }
+
+    os_status give_up_open(int code) noexcept {
+        Sys::close(epoll_);
+        return detail::status_of(code);
+    }
+
+    void refill_spare() noexcept {
+        if (spare_ == 0) {
+            spare_ = Sys::open_spare() + 1;  // 0 where there is none
+        }
+    }
+
+    static std::uint64_t address_of(const void* at) noexcept {
+        return reinterpret_cast<std::uintptr_t>(at);
+    }
+    static std::byte* pointer_of(std::uint64_t address) noexcept {
+        return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+    }
+    static std::uint32_t clipped(std::size_t count) noexcept {
+        return count < INT_MAX ? static_cast<std::uint32_t>(count) : INT_MAX;
+    }
+    static token plain(token who) noexcept { return token::of(who.index(), who.generation()); }
+
+    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
+        NETIO_ASSERT(who.index() < count);
+        return who.index();
+    }
+    connection& connection_of(token who) noexcept {
+        connection& at = connections_[checked(who, sizes_.connections)];
+        NETIO_ASSERT(at.generation == who.generation());
+        return at;
+    }
+    listener& listener_of(token who) noexcept {
+        return listeners_[checked(who, sizes_.listeners)];
+    }
+    static void begin(connection& at, int descriptor, token who, std::uint32_t flags) noexcept {
+        at = connection{};
+        at.descriptor = descriptor;
+        at.generation = who.generation();
+        at.flags = flags;
+    }
+
+    bool change(int what, int descriptor, std::uint32_t events, token who) noexcept {
+        epoll_event wanted{};
+        wanted.events = events;
+        wanted.data.u64 = who.bits;
+        return Sys::epoll_ctl(epoll_, what, descriptor, &wanted) == 0;
+    }
+
+    // ---- the run list: blocks whose next step needs no event of the kernel
+
+    std::uint32_t& next_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        switch (id & ~id_index) {
+        case 0: return connections_[index].next;
+        case datagram_kind: return datagram_sockets_[index].next;
+        default: return datagram_sends_[index].next;
+        }
+    }
+    std::uint32_t& flags_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        switch (id & ~id_index) {
+        case 0: return connections_[index].flags;
+        case datagram_kind: return datagram_sockets_[index].flags;
+        default: return datagram_sends_[index].flags;
+        }
+    }
+
+    void link(std::uint32_t id) noexcept {
+        std::uint32_t& flags = flags_of(id);
+        if ((flags & in_run_list) != 0) {
+            return;
+        }
+        flags |= in_run_list;
+        next_of(id) = 0;
+        (run_last_ != 0 ? next_of(run_last_) : run_first_) = id;
+        run_last_ = id;
+        ++run_count_;
+    }
+
+    std::uint32_t unlink_first() noexcept {
+        NETIO_ASSERT(run_count_ != 0 && run_first_ != 0);
+        const std::uint32_t id = run_first_;
+        run_first_ = next_of(id);
+        if (run_first_ == 0) {
+            run_last_ = 0;
+        }
+        flags_of(id) &= ~in_run_list;
+        --run_count_;
+        return id;
+    }
+
+    /// Steps through at most `nodes` blocks while more than `spare` events have room; those left.
+    std::uint32_t work_off_run_list(detail::event_writer& to, std::uint32_t nodes,
+                                    std::uint32_t spare) noexcept {
+        while (nodes != 0 && to.room() > spare) {
+            --nodes;
+            const std::uint32_t id = unlink_first();
+            const std::uint32_t index = (id & id_index) - 1;
+            switch (id & ~id_index) {
+            case 0: step_connection(index, to); break;
+            case datagram_kind: end_datagrams(index, to); break;
+            default: give_send_to(index, to); break;
+            }
+        }
+        return nodes;
+    }
+
+    void step_connection(std::uint32_t index, detail::event_writer& to) noexcept {
+        connection& at = connections_[index];
+        const token who = token::of(index, at.generation);
+        NETIO_ASSERT(to.room() != 0);
+        if ((at.flags & closing) != 0) {
+            at = connection{};
+            to.put(who, operation::close, event_kind::closed);
+            return;
+        }
+        if ((at.flags & (result_sent | result_send_failed)) != 0) {
+            give_sent(at, who, to);
+        }
+        if ((at.flags & result_disarmed) == 0) {
+            receive_if_due(at, index, to);
+        } else if (to.room() == 0) {
+            link(index + 1);
+        } else {
+            at.flags &= ~(result_disarmed | receiving | into_memory);
+            to.put(who, operation::receive, event_kind::received).disarmed = true;
+        }
+    }
+
+    // ---- connections
+
+    void connection_event(token who, std::uint32_t events, detail::event_writer& to) noexcept {
+        NETIO_ASSERT(who.index() < sizes_.connections);
+        connection& at = connections_[who.index()];
+        if ((at.flags & (attached | connecting)) == 0 || at.generation != who.generation()) {
+            ++stale_count_;
+            return;
+        }
+        if ((events & (EPOLLIN | not_drained_by_short_read)) != 0) {
+            at.flags |= readable;
+            if ((events & not_drained_by_short_read) != 0) {
+                at.flags |= undrained;
+            }
+        }
+        if ((at.flags & connecting) != 0) {
+            finish_connect(at, who, to);
+            return;
+        }
+        if ((at.flags & send_waits) != 0 && (events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) != 0) {
+            resume_send(at, who.index());
+        }
+        if ((at.flags & in_run_list) == 0) {
+            receive_if_due(at, who.index(), to);
+        }
+    }
+
+    /// Any event ends the wait for a connection: a refused one may report HUP and IN only.
+    void finish_connect(connection& at, token who, detail::event_writer& to) noexcept {
+        int code = 0;
+        socklen_t size = sizeof(code);
+        if (Sys::getsockopt(at.descriptor, SOL_SOCKET, SO_ERROR, &code, &size) != 0) {
+            code = errno;
+        }
+        if (code != 0) {
+            Sys::close(at.descriptor);
+            at = connection{};
+            to.fail(who, operation::connect, detail::error_of(code), code);
+            return;
+        }
+        at.flags = (at.flags & ~connecting) | attached;
+        to.put(who, operation::connect, event_kind::connected).handle = at.descriptor;
+    }
+
+    /// One receive, if one is outstanding and the socket may have something. At most one buffer of a
+    /// connection in one wait: what is left goes to the run list.
+    void receive_if_due(connection& at, std::uint32_t index, detail::event_writer& to) noexcept {
+        if ((at.flags & (receiving | readable | starved)) != (receiving | readable)) {
+            return;
+        }
+        if (to.room() == 0) {
+            link(index + 1);
+            return;
+        }
+        if ((at.flags & into_memory) != 0) {
+            receive(at, index, pointer_of(at.into), at.receive_count, none_index, to);
+            return;
+        }
+        const std::uint32_t buffer =
+            starved_first_ == 0 ? pool_->take(side::input) : none_index;
+        if (buffer == none_index) {
+            link_starved(index + 1);
+            return;
+        }
+        receive(at, index, pool_->data(buffer), pool_->buffer_bytes(), buffer, to);
+        if ((at.flags & (receiving | readable)) == (receiving | readable)) {
+            link(index + 1);
+        }
+    }
+
+    void receive(connection& at, std::uint32_t index, std::byte* into, std::uint32_t count,
+                 std::uint32_t buffer, detail::event_writer& to) noexcept {
+        const token who = token::of(index, at.generation);
+        ssize_t got = 0;
+        do {
+            got = Sys::receive(at.descriptor, into, count);
+        } while (got < 0 && errno == EINTR);
+        if (got > 0) {
+            const auto byte_count = static_cast<std::uint32_t>(got);
+            if (byte_count < count && (at.flags & undrained) == 0) {
+                at.flags &= ~readable;
+            }
+            event& out = to.put(who, operation::receive, event_kind::received);
+            out.byte_count = byte_count;
+            out.buffer_index = buffer;
+            out.disarmed = buffer == none_index || byte_count >= at.receive_count;
+            at.receive_count -= out.disarmed ? at.receive_count : byte_count;
+            at.flags &= out.disarmed ? ~(receiving | into_memory) : ~0u;
+            return;
+        }
+        const int code = errno;
+        if (buffer != none_index) {
+            pool_->give(buffer, side::input, 0);
+        }
+        if (got < 0 && code == EAGAIN) {
+            at.flags &= ~(readable | undrained);
+            return;
+        }
+        at.flags = (at.flags & ~(receiving | into_memory)) | receive_over;
+        if (got == 0) {
+            to.put(who, operation::receive, event_kind::ended);
+        } else {
+            to.fail(who, operation::receive, detail::error_of(code), code);
+        }
+    }
+
+    static ssize_t send_one(int descriptor, bytes what) noexcept {
+        NETIO_ASSERT(!what.empty());
+        ssize_t sent = 0;
+        do {
+            sent = Sys::send(descriptor, what.data(), clipped(what.size()));
+        } while (sent < 0 && errno == EINTR);
+        return sent;
+    }
+
+    static ssize_t send_many(int descriptor, std::span<const bytes> slices) noexcept {
+        iovec pieces[slices_max];
+        for (std::size_t index = 0; index < slices.size(); ++index) {
+            NETIO_ASSERT(!slices[index].empty());
+            pieces[index].iov_base = const_cast<std::byte*>(slices[index].data());
+            pieces[index].iov_len = slices[index].size();
+        }
+        msghdr what{};
+        what.msg_iov = pieces;
+        what.msg_iovlen = static_cast<decltype(what.msg_iovlen)>(slices.size());
+        ssize_t sent = 0;
+        do {
+            sent = Sys::send_message(descriptor, &what);
+        } while (sent < 0 && errno == EINTR);
+        return sent;
+    }
+
+    /// The socket's buffer is full: the first slice waits for the edge, the rest is the caller's.
+    NETIO_COLD void wait_for_room(connection& at, token who, bytes first) noexcept {
+        at.flags |= send_waits;
+        at.send_from = address_of(first.data());
+        at.send_count = clipped(first.size());
+        if ((at.flags & writable_interest) == 0) {
+            // A change reports a writability that is there already, so none is lost in between.
+            if (!change(EPOLL_CTL_MOD, at.descriptor, watched | EPOLLOUT, plain(who))) {
+                keep_sent(at, who.index(), -1);
+                return;
+            }
+            at.flags |= writable_interest;
+        }
+    }
+
+    void resume_send(connection& at, std::uint32_t index) noexcept {
+        const ssize_t sent = send_one(at.descriptor, {pointer_of(at.send_from), at.send_count});
+        if (sent >= 0 || errno != EAGAIN) {
+            keep_sent(at, index, sent);
+        }
+    }
+
+    /// Keeps what a send gave (or errno) for the next wait.
+    void keep_sent(connection& at, std::uint32_t index, ssize_t sent) noexcept {
+        const int code = errno;
+        at.flags &= ~send_waits;
+        at.flags |= sent >= 0 ? result_sent : result_send_failed;
+        at.send_count = static_cast<std::uint32_t>(sent >= 0 ? sent : code);
+        link(index + 1);
+    }
+
+    static void give_sent(connection& at, token who, detail::event_writer& to) noexcept {
+        if ((at.flags & result_sent) != 0) {
+            to.put(who, operation::send, event_kind::sent).byte_count = at.send_count;
+        } else {
+            const int code = static_cast<int>(at.send_count);
+            to.fail(who, operation::send, detail::error_of(code), code);
+        }
+        at.flags &= ~(result_sent | result_send_failed | sending);
+    }
+
+    // ---- receives without a buffer: served in the order they came
+
+    detail::epoll_links& links_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        return (id & datagram_kind) != 0 ? datagram_sockets_[index].starved
+                                         : connections_[index].starved;
+    }
+
+    void link_starved(std::uint32_t id) noexcept {
+        NETIO_ASSERT((flags_of(id) & starved) == 0);
+        flags_of(id) |= starved;
+        links_of(id) = {starved_last_, 0};
+        (starved_last_ != 0 ? links_of(starved_last_).next : starved_first_) = id;
+        starved_last_ = id;
+    }
+
+    void unlink_starved(std::uint32_t id) noexcept {
+        NETIO_ASSERT((flags_of(id) & starved) != 0);
+        flags_of(id) &= ~starved;
+        const detail::epoll_links links = links_of(id);
+        (links.previous != 0 ? links_of(links.previous).next : starved_first_) = links.next;
+        (links.next != 0 ? links_of(links.next).previous : starved_last_) = links.previous;
+    }
+
+    /// At most a quarter of the events, so that what is ready moves on too.
+    void serve_starved(detail::event_writer& to) noexcept {
+        const std::uint32_t spare = to.room() - to.room() / 4;
+        while (starved_first_ != 0 && to.room() > spare && pool_->room(side::input) != 0) {
+            const std::uint32_t buffer = pool_->take(side::input);
+            NETIO_ASSERT(buffer != none_index);
+            const std::uint32_t id = starved_first_;
+            const std::uint32_t index = (id & id_index) - 1;
+            unlink_starved(id);
+            if ((id & datagram_kind) != 0) {
+                receive_datagram(datagram_sockets_[index], index, buffer, to);
+                watch_datagram_socket(index, datagram_sockets_[index].events | EPOLLIN);
+                continue;
+            }
+            connection& at = connections_[index];
+            receive(at, index, pool_->data(buffer), pool_->buffer_bytes(), buffer, to);
+            if ((at.flags & (receiving | readable)) == (receiving | readable)) {
+                link(id);
+            }
+        }
+    }
+
+    // ---- listeners
+
+    void forget(listener& at) noexcept {
+        change(EPOLL_CTL_DEL, at.descriptor, 0, {});
+        at = listener{};
+    }
+
+    void accept_event(token who, detail::event_writer& to) noexcept {
+        listener& at = listener_of(who);
+        if (at.flags == 0 || at.generation != who.generation()) {
+            ++stale_count_;
+            return;
+        }
+        const token plainly = plain(who);
+        const std::uint32_t wanted = at.batch.begin(kernel_waits_, accepts_max);
+        const std::uint32_t bound = wanted < to.room() ? wanted : to.room();
+        std::uint32_t found = 0;
+        for (std::uint32_t tried = 0; tried < bound; ++tried) {
+            detail::socket_address peer;
+            socklen_t size = sizeof(peer);
+            const int accepted = Sys::accept(at.descriptor, &peer.any, &size);
+            if (accepted >= 0) {
+                event& out = to.put(plainly, operation::accept, event_kind::accepted);
+                out.handle = accepted;
+                out.peer = detail::to_endpoint(peer, size);
+                ++found;
+            } else if (errno == EAGAIN) {
+                at.batch.ran_dry(found, accepts_max);
+                return;
+            } else if (!of_one_client(errno)) {
+                fail_accept(at, plainly, errno, to);
+                return;
+            }
+        }
+        at.batch.came_full(kernel_waits_, found);
+    }
+
+    /// Errors that accept hands on from a connection that died in the queue (accept(2)).
+    static bool of_one_client(int code) noexcept {
+        switch (code) {
+        case EINTR:
+        case ECONNABORTED:
+        case EPROTO:
+        case EPERM:
+        case ENETDOWN:
+        case ENOPROTOOPT:
+        case EHOSTDOWN:
+        case ENONET:
+        case EHOSTUNREACH:
+        case EOPNOTSUPP:
+        case ENETUNREACH:
+        case ETIMEDOUT:
+        case ECONNRESET: return true;
+        default: return false;
+        }
+    }
+
+    NETIO_COLD void fail_accept(listener& at, token who, int code,
+                                detail::event_writer& to) noexcept {
+        const bool exhausted =
+            code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
+        if (exhausted && spare_ != 0) {
+            // The client learns at once that nobody serves it, instead of waiting in the queue.
+            Sys::close(spare_ - 1);
+            spare_ = 0;
+            const int accepted = Sys::accept(at.descriptor, nullptr, nullptr);
+            if (accepted >= 0) {
+                Sys::close(accepted);
+            }
+            refill_spare();
+        }
+        forget(at);
+        to.fail(who, operation::accept,
+                exhausted ? error::descriptors_empty : detail::error_of(code), code);
+    }
+
+    // ---- datagrams
+
+    bool watch_datagrams(int what, int descriptor, std::uint32_t events, token who) noexcept {
+        return change(what, descriptor, events, who) ||
+               (what == EPOLL_CTL_ADD && errno == EEXIST &&
+                change(EPOLL_CTL_MOD, descriptor, events, who));
+    }
+
+    /// Registers for other events than now. Level-triggered while it reads; edge-triggered while it
+    /// lacks a buffer, for an error that nobody fetches would be reported without end.
+    bool watch_datagram_socket(std::uint32_t index, std::uint32_t events) noexcept {
+        datagram_socket& at = datagram_sockets_[index];
+        events = (events & EPOLLIN) != 0 ? events & ~std::uint32_t{EPOLLET} : events | EPOLLET;
+        if (events == at.events) {
+            return true;
+        }
+        at.events = events;
+        return change(EPOLL_CTL_MOD, at.descriptor, events,
+                      token::of(index, at.generation, operation::receive_from));
+    }
+
+    void datagram_event(token who, std::uint32_t events, detail::event_writer& to) noexcept {
+        NETIO_ASSERT(who.index() < sizes_.datagram_sockets);
+        datagram_socket& at = datagram_sockets_[who.index()];
+        if ((at.flags & (attached | closing)) != attached || at.generation != who.generation()) {
+            ++stale_count_;
+            return;
+        }
+        if ((events & EPOLLOUT) != 0) {
+            resume_sends_to();
+        }
+        if ((events & ~std::uint32_t{EPOLLOUT}) == 0 || (at.flags & starved) != 0) {
+            return;
+        }
+        const std::uint32_t wanted = at.batch.begin(kernel_waits_, datagrams_max);
+        const std::uint32_t bound = wanted < to.room() ? wanted : to.room();
+        const std::uint32_t before = to.count();
+        for (std::uint32_t tried = 0; tried < bound; ++tried) {
+            const std::uint32_t buffer =
+                starved_first_ == 0 ? pool_->take(side::input) : none_index;
+            if (buffer == none_index) {
+                link_starved(datagram_kind | (who.index() + 1));
+                watch_datagram_socket(who.index(), at.events & ~std::uint32_t{EPOLLIN});
+                return;
+            }
+            if (!receive_datagram(at, who.index(), buffer, to)) {
+                at.batch.ran_dry(to.count() - before, datagrams_max);
+                return;
+            }
+        }
+        at.batch.came_full(kernel_waits_, to.count() - before);
+    }
+
+    /// False if there was none. Errors are those of earlier sends and concern nobody any more.
+    bool receive_datagram(datagram_socket& at, std::uint32_t index, std::uint32_t buffer,
+                          detail::event_writer& to) noexcept {
+        detail::socket_address peer;
+        iovec piece{pool_->data(buffer), pool_->buffer_bytes()};
+        msghdr what{};
+        what.msg_name = &peer;
+        what.msg_namelen = sizeof(peer);
+        what.msg_iov = &piece;
+        what.msg_iovlen = 1;
+        const ssize_t got = Sys::receive_message(at.descriptor, &what);
+        if (got < 0) {
+            const int code = errno;
+            pool_->give(buffer, side::input, 0);
+            return code != EAGAIN;
+        }
+        event& out = to.put(token::of(index, at.generation), operation::receive_from,
+                            event_kind::received);
+        out.byte_count = static_cast<std::uint32_t>(got);
+        out.buffer_index = buffer;
+        out.truncated = (what.msg_flags & MSG_TRUNC) != 0;
+        out.peer = detail::to_endpoint(peer, what.msg_namelen);
+        return true;
+    }
+
+    void end_datagrams(std::uint32_t index, detail::event_writer& to) noexcept {
+        datagram_socket& at = datagram_sockets_[index];
+        NETIO_ASSERT((at.flags & closing) != 0);
+        const token who = token::of(index, at.generation);
+        at = datagram_socket{};
+        to.put(who, operation::receive_from, event_kind::closed);
+    }
+
+    /// False if the socket has no room; else the result is kept for the next wait.
+    bool try_send_to(datagram_send& at, std::uint32_t index) noexcept {
+        detail::socket_address peer;
+        const socklen_t size = detail::to_socket_address(at.peer, peer);
+        ssize_t sent = -1;
+        errno = EDESTADDRREQ;
+        // An error of an earlier datagram is fetched by the first call; the second one sends.
+        for (int tried = 0; size != 0 && sent < 0 && tried < 3; ++tried) {
+            sent = Sys::send_to(at.descriptor, pointer_of(at.from), at.count, &peer.any, size);
+            if (sent < 0 && errno != EINTR && errno != ECONNREFUSED) {
+                break;
+            }
+        }
+        if (sent < 0 && errno == EAGAIN) {
+            return false;
+        }
+        keep_sent_to(at, index, sent);
+        return true;
+    }
+
+    void keep_sent_to(datagram_send& at, std::uint32_t index, ssize_t sent) noexcept {
+        at.flags |= sent >= 0 ? result_sent : result_send_failed;
+        at.count = static_cast<std::uint32_t>(sent >= 0 ? sent : errno);
+        link(send_kind | (index + 1));
+    }
+
+    void give_send_to(std::uint32_t index, detail::event_writer& to) noexcept {
+        datagram_send& at = datagram_sends_[index];
+        const token who = token::of(index, at.generation);
+        const std::uint32_t count = at.count;
+        const bool sent = (at.flags & result_sent) != 0;
+        at = datagram_send{};
+        if (sent) {
+            to.put(who, operation::send_to, event_kind::sent).byte_count = count;
+        } else {
+            const int code = static_cast<int>(count);
+            to.fail(who, operation::send_to, detail::error_of(code), code);
+        }
+    }
+
+    bool sends_wait_for(int descriptor) const noexcept {
+        for (std::uint32_t id = waiting_first_; id != 0; id = datagram_sends_[id - 1].next) {
+            if (datagram_sends_[id - 1].descriptor == descriptor) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    /// Asks to hear when a datagram socket can send again, whether anybody receives from it or not.
+    NETIO_COLD bool watch_for_room(int descriptor) noexcept {
+        for (std::uint32_t index = 0; index < sizes_.datagram_sockets; ++index) {
+            datagram_socket& at = datagram_sockets_[index];
+            if ((at.flags & (attached | closing)) == attached && at.descriptor == descriptor) {
+                return watch_datagram_socket(index, at.events | EPOLLOUT);
+            }
+        }
+        return watch_datagrams(EPOLL_CTL_ADD, descriptor, EPOLLOUT | EPOLLET,
+                               token::of(0, 0, operation::send_to));
+    }
+
+    /// Tries all datagrams that wait, in their order; those that still have to stay in the list.
+    void resume_sends_to() noexcept {
+        std::uint32_t id = waiting_first_;
+        waiting_first_ = waiting_last_ = 0;
+        while (id != 0) {
+            datagram_send& at = datagram_sends_[id - 1];
+            const std::uint32_t next = at.next;
+            at.next = 0;
+            if (!try_send_to(at, id - 1)) {
+                (waiting_last_ != 0 ? datagram_sends_[waiting_last_ - 1].next : waiting_first_) =
+                    id;
+                waiting_last_ = id;
+            }
+            id = next;
+        }
+        for (std::uint32_t index = 0; index < sizes_.datagram_sockets; ++index) {
+            datagram_socket& at = datagram_sockets_[index];
+            if ((at.events & EPOLLOUT) != 0 && (at.flags & closing) == 0 &&
+                !sends_wait_for(at.descriptor)) {
+                watch_datagram_socket(index, at.events & ~std::uint32_t{EPOLLOUT});
+            }
+        }
+    }
+
+    /// Nobody will say when there is room again: all datagrams that wait for it have failed.
+    NETIO_COLD void give_up_waiting(int descriptor, int code) noexcept {
+        std::uint32_t id = waiting_first_;
+        waiting_first_ = waiting_last_ = 0;
+        while (id != 0) {
+            datagram_send& at = datagram_sends_[id - 1];
+            const std::uint32_t next = at.next;
+            at.next = 0;
+            if (at.descriptor == descriptor) {
+                errno = code;
+                keep_sent_to(at, id - 1, -1);
+            } else {
+                (waiting_last_ != 0 ? datagram_sends_[waiting_last_ - 1].next : waiting_first_) =
+                    id;
+                waiting_last_ = id;
+            }
+            id = next;
+        }
+    }
+
+    // ---- waiting
+
+    void work_off_ready(detail::event_writer& to) noexcept {
+        while (ready_at_ != ready_end_ && to.room() != 0) {
+            const epoll_event& each = ready_[ready_at_++];
+            const token who{each.data.u64};
+            const std::uint32_t events = each.events;
+            switch (who.op()) {
+            case operation::none: connection_event(who, events, to); break;
+            case operation::accept: accept_event(who, to); break;
+            case operation::receive_from: datagram_event(who, events, to); break;
+            case operation::send_to: resume_sends_to(); break;
+            default: break;  // wake: the word says more than the descriptor
+            }
+        }
+    }
+
+    void enter_kernel(detail::event_writer& to, std::uint64_t timeout_ns) noexcept {
+        int timeout_ms = to_milliseconds(timeout_ns);
+        if (timeout_ms != 0 && !announce_sleep()) {
+            timeout_ms = 0;
+        }
+        const int count = Sys::epoll_wait(epoll_, ready_, static_cast<int>(ready_max_), timeout_ms);
+        ++kernel_waits_;
+        ready_at_ = 0;
+        ready_end_ = count > 0 ? static_cast<std::uint32_t>(count) : 0;
+        if (to.count() == 0) {
+            take_wake(to);
+        }
+    }
+
+    /// Rounded up, for a wait that is too short would be repeated without end.
+    static int to_milliseconds(std::uint64_t timeout_ns) noexcept {
+        if (timeout_ns == forever_ns) {
+            return -1;
+        }
+        const std::uint64_t whole = timeout_ns / 1'000'000 + (timeout_ns % 1'000'000 != 0);
+        return whole < INT_MAX ? static_cast<int>(whole) : INT_MAX;
+    }
+
+    /// From here on a wake must be written; false if one came before.
+    bool announce_sleep() noexcept {
+        return (wake_state_.fetch_or(wake_asleep) & wake_woken) == 0;
+    }
+    /// Awake again; gives the event if somebody woke this loop.
+    void take_wake(detail::event_writer& to) noexcept {
+        // The common case costs no locked instruction: nobody woke it and it never slept.
+        if ((wake_state_.load(std::memory_order_relaxed) & (wake_asleep | wake_woken)) == 0) {
+            return;
+        }
+        if ((wake_state_.fetch_and(~(wake_asleep | wake_woken)) & wake_woken) != 0) {
+            to.put({}, operation::wake, event_kind::woken);
+        }
+    }
+
+    backend_limits sizes_{};
+    buffer_pool* pool_ = nullptr;
+    epoll_event* ready_ = nullptr;
+    connection* connections_ = nullptr;
+    listener* listeners_ = nullptr;
+    datagram_socket* datagram_sockets_ = nullptr;
+    datagram_send* datagram_sends_ = nullptr;
+    std::uint64_t stale_count_ = 0;
+    std::uint32_t ready_max_ = 0;
+    std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here
+    std::uint32_t ready_end_ = 0;  // to here
+    std::uint32_t kernel_waits_ = 0;
+    std::uint32_t run_first_ = 0;
+    std::uint32_t run_last_ = 0;
+    std::uint32_t run_count_ = 0;
+    std::uint32_t starved_first_ = 0;
+    std::uint32_t starved_last_ = 0;
+    std::uint32_t waiting_first_ = 0;  // datagrams for which the socket had no room
+    std::uint32_t waiting_last_ = 0;
+    int epoll_ = 0;
+    int wake_ = 0;
+    int spare_ = 0;  // plus one; given up for an accept when descriptors have run out
+    bool open_ = false;
+    bool waiting_ = false;
+    bool skipped_ = false;  // the last wait did without the kernel
+    bool foreign_ = false;  // another loop waits on our handle
+    std::atomic<std::uint32_t> wake_state_{0};
+};
+
+using epoll = basic_epoll<>;
+static_assert(backend<epoll>);
+
+NETIO_END
+
+#endif
+
+// ==== src/events.hpp ==============================================================================
+// floor 6 · what a server tells an observer, and the observer that costs nothing
+
+NETIO_BEGIN
+
+enum class server_event_kind : std::uint8_t {
+    accepted,             // a slot was found; id, listener, source
+    refused,              // none was, or a cap was hit; reason, source
+    opened,               // on_open is about to run; source is the client's
+    connect_failed,       // an outgoing connection came to nothing; why
+    closed,               // the last word on a connection; reason, bytes, lifetime
+    accept_failed,        // the listener gave an error; why, os_code
+    descriptor_pressure,  // out of descriptors: the listener rests a while
+    drain_started,
+    drain_finished,
+    count_
+};
+
+/// Stable snake_case name. Never null.
+constexpr const char* name(server_event_kind kind) noexcept {
+    constexpr const char* names[] = {"accepted",      "refused",       "opened",
+                                     "connect_failed", "closed",       "accept_failed",
+                                     "descriptor_pressure", "drain_started", "drain_finished"};
+    static_assert(sizeof(names) / sizeof(names[0]) ==
+                  static_cast<std::size_t>(server_event_kind::count_));
+    const auto index = static_cast<std::size_t>(kind);
+    return index < static_cast<std::size_t>(server_event_kind::count_) ? names[index] : "unknown";
+}
+
+/// A fixed-size, copyable fact. Fields that a kind does not name are zero.
+struct server_event {
+    server_event_kind kind = server_event_kind::accepted;
+    error why = error::none;
+    close_reason reason{};
+    std::uint32_t worker = 0;
+    std::uint32_t listener = 255;
+    std::int32_t os_code = 0;
+    connection_id id{};
+    endpoint source{};
+    std::uint64_t bytes_in = 0;
+    std::uint64_t bytes_out = 0;
+    std::uint64_t lifetime_ms = 0;
+};
+
+/// The observer that is not there: nothing is built for it. An observer of one's own has
+/// `void on_event(const server_event&) noexcept`, called on the worker's thread; it must be quick.
+struct no_events {};
+
+/// Lets everybody in. Gates of one's own come with a later release.
+struct allow_all {};
+
+NETIO_END
+
+// ==== src/hooks.hpp ===============================================================================
+// floor 6 · which hooks a handler has; a wrong one is one readable compile error
+
+NETIO_BEGIN
+
+namespace detail {
+
+// Does a class have a member of this name, whatever it is? A class that inherits from it and from one
+// that has the name for certain finds it ambiguous if so. (A final class can't be asked this way: its
+// hooks are only found by calling them.)
+// clang-format off
+#define NETIO_NAME_PROBE(hook)                                                                     \
+    struct has_##hook { int hook; };                                                               \
+    template <class H> struct both_##hook : H, has_##hook {};                                      \
+    template <class H, bool Final = __is_final(H)> constexpr bool names_##hook =                   \
+        !requires { &both_##hook<H>::hook; };                                                      \
+    template <class H> constexpr bool names_##hook<H, true> = requires { &H::hook; };
+// clang-format on
+NETIO_NAME_PROBE(on_data)
+NETIO_NAME_PROBE(on_open)
+NETIO_NAME_PROBE(on_end)
+NETIO_NAME_PROBE(on_writable)
+NETIO_NAME_PROBE(on_post)
+NETIO_NAME_PROBE(on_timer)
+NETIO_NAME_PROBE(on_deadline)
+NETIO_NAME_PROBE(on_connect_failed)
+NETIO_NAME_PROBE(on_drain)
+NETIO_NAME_PROBE(on_datagram)
+NETIO_NAME_PROBE(on_close)
+// Names other libraries use, or fingers slip into.
+NETIO_NAME_PROBE(on_connect)
+NETIO_NAME_PROBE(on_connected)
+NETIO_NAME_PROBE(on_accept)
+NETIO_NAME_PROBE(on_opened)
+NETIO_NAME_PROBE(on_read)
+NETIO_NAME_PROBE(on_receive)
+NETIO_NAME_PROBE(on_message)
+NETIO_NAME_PROBE(on_write)
+NETIO_NAME_PROBE(on_writeable)
+NETIO_NAME_PROBE(on_drained)
+NETIO_NAME_PROBE(on_eof)
+NETIO_NAME_PROBE(on_closed)
+NETIO_NAME_PROBE(on_disconnect)
+NETIO_NAME_PROBE(on_error)
+NETIO_NAME_PROBE(on_timeout)
+NETIO_NAME_PROBE(on_packet)
+#undef NETIO_NAME_PROBE
+
+// callable: with its arguments and its result; quiet: and noexcept.
+template <class From, class To>
+concept gives = std::is_void_v<To> || std::convertible_to<From, To>;
+#define NETIO_HOOK_PROBE(hook, result_type, ...)                                                   \
+    template <class H>                                                                             \
+    concept calls_##hook = requires(H& h, connection& c, datagram_socket& socket) {                \
+        { h.hook(__VA_ARGS__) } -> gives<result_type>;                                             \
+    };                                                                                             \
+    template <class H>                                                                             \
+    concept quiet_##hook = requires(H& h, connection& c, datagram_socket& socket) {                \
+        { h.hook(__VA_ARGS__) } noexcept;                                                          \
+    };
+NETIO_HOOK_PROBE(on_data, std::size_t, c, bytes{})
+NETIO_HOOK_PROBE(on_open, void, c)
+NETIO_HOOK_PROBE(on_end, void, c)
+NETIO_HOOK_PROBE(on_writable, void, c)
+NETIO_HOOK_PROBE(on_post, void, c, std::uint64_t{})
+NETIO_HOOK_PROBE(on_timer, void, std::uint64_t{})
+NETIO_HOOK_PROBE(on_deadline, void, c, deadline_kind{})
+NETIO_HOOK_PROBE(on_connect_failed, void, std::uint64_t{}, error{})
+NETIO_HOOK_PROBE(on_drain, void, c)
+NETIO_HOOK_PROBE(on_datagram, void, socket, std::declval<const datagram&>())
+NETIO_HOOK_PROBE(on_close, void, c, close_reason{})
+#undef NETIO_HOOK_PROBE
+
+#define NETIO_CHECK_HOOK(hook, signature)                                                          \
+    static_assert(!names_##hook<H> || calls_##hook<H>,                                             \
+                  "netio: " #hook " must be " signature);                                          \
+    static_assert(!calls_##hook<H> || quiet_##hook<H>, "netio: " #hook " must be noexcept")
+#define NETIO_CHECK_SLIP(slip, hook)                                                               \
+    static_assert(!names_##slip<H>, "netio: " #slip " is not a hook; did you mean " #hook "?")
+
+/// Instantiated once for each handler: its errors are the sentences above.
+template <class H>
+constexpr bool check_handler() noexcept {
+    static_assert(names_on_data<H>,
+                  "netio: a handler needs std::size_t on_data(netio::connection&, netio::bytes)");
+    NETIO_CHECK_HOOK(on_data, "std::size_t on_data(netio::connection&, netio::bytes) noexcept");
+    NETIO_CHECK_HOOK(on_open, "void on_open(netio::connection&) noexcept");
+    NETIO_CHECK_HOOK(on_end, "void on_end(netio::connection&) noexcept");
+    NETIO_CHECK_HOOK(on_writable, "void on_writable(netio::connection&) noexcept");
+    NETIO_CHECK_HOOK(on_post, "void on_post(netio::connection&, std::uint64_t) noexcept");
+    NETIO_CHECK_HOOK(on_timer, "void on_timer(std::uint64_t) noexcept");
+    NETIO_CHECK_HOOK(on_deadline,
+                     "void on_deadline(netio::connection&, netio::deadline_kind) noexcept");
+    NETIO_CHECK_HOOK(on_connect_failed,
+                     "void on_connect_failed(std::uint64_t, netio::error) noexcept");
+    NETIO_CHECK_HOOK(on_drain, "void on_drain(netio::connection&) noexcept");
+    NETIO_CHECK_HOOK(on_datagram,
+                     "void on_datagram(netio::datagram_socket&, const netio::datagram&) noexcept");
+    NETIO_CHECK_HOOK(on_close, "void on_close(netio::connection&, netio::close_reason) noexcept");
+    NETIO_CHECK_SLIP(on_connect, on_open);
+    NETIO_CHECK_SLIP(on_connected, on_open);
+    NETIO_CHECK_SLIP(on_accept, on_open);
+    NETIO_CHECK_SLIP(on_opened, on_open);
+    NETIO_CHECK_SLIP(on_read, on_data);
+    NETIO_CHECK_SLIP(on_receive, on_data);
+    NETIO_CHECK_SLIP(on_message, on_data);
+    NETIO_CHECK_SLIP(on_write, on_writable);
+    NETIO_CHECK_SLIP(on_writeable, on_writable);
+    NETIO_CHECK_SLIP(on_drained, on_drain);
+    NETIO_CHECK_SLIP(on_eof, on_end);
+    NETIO_CHECK_SLIP(on_closed, on_close);
+    NETIO_CHECK_SLIP(on_disconnect, on_close);
+    NETIO_CHECK_SLIP(on_error, on_close);
+    NETIO_CHECK_SLIP(on_timeout, on_deadline);
+    NETIO_CHECK_SLIP(on_packet, on_datagram);
+    return true;
+}
+#undef NETIO_CHECK_HOOK
+#undef NETIO_CHECK_SLIP
+
+}  // namespace detail
+
+NETIO_END
+
+// ==== src/worker.hpp ==============================================================================
+// floor 6 · one worker with its backend, and where everything lies in the memory
+
+#include <new>
+
+NETIO_BEGIN
+
+/// Names a timer of `server::after`. All-zero: none.
+struct timer_id {
+    std::uint64_t bits = 0;
+    constexpr explicit operator bool() const noexcept { return bits != 0; }
+    constexpr bool operator==(const timer_id&) const noexcept = default;
+};
+
+namespace detail {
+
+struct timer_entry {
+    slot_header header;
+    wheel_node node;
+    std::uint64_t word;
+};
+
+/// A worker's view of one listener.
+struct listener_watch {
+    bool accepting;
+    bool resting;                // after an error: starts again at `resume_ms`
+    std::uint32_t pause_ms;      // doubles while errors follow each other
+    std::uint64_t resume_ms;
+};
+
+/// Everything one worker has. Lives in the caller's memory from the server's birth to its end.
+template <class Backend>
+struct worker_state {
+    worker_core core;
+    Backend backend;
+    event* events;
+    timer_entry* timers;
+    wheel timer_wheel;
+    slab timer_slots;
+    listener_watch* watches;
+    datagram_entry* sockets;
+    datagram_send* sends;
+    slab send_slots;
+    mutable_bytes backend_memory;
+    backend_limits backend_sizes;
+    std::uint64_t epoch_ns;
+    std::uint64_t drain_due_ms;
+    std::uint64_t next_resume_ms;     // earliest of the resting listeners
+    std::uint32_t event_count;
+    std::uint32_t socket_count;
+    std::uint32_t listeners_seen;
+    std::uint32_t sweep_at;           // next slot to look at while stopping or draining
+    std::uint32_t accept_stopped;
+    std::atomic<std::uint32_t> is_open;
+    bool draining;
+    bool drain_late;
+    bool stopping;
+    bool sweeping;
+    bool finished;
+};
+
+/// Hands out offsets, aligned, one after the other.
+class carver {
+public:
+    constexpr std::size_t take(std::size_t count, std::size_t each, std::size_t align) noexcept {
+        used_ = (used_ + align - 1) / align * align;
+        const std::size_t at = used_;
+        used_ += count * each;
+        return at;
+    }
+    constexpr std::size_t used() const noexcept { return used_; }
+
+private:
+    std::size_t used_ = 0;
+};
+
+inline constexpr std::size_t page_bytes = 4096;
+inline constexpr std::size_t line_bytes = 64;
+
+/// The smallest power of two that is at least `count` and 2: what the post queue wants.
+constexpr std::uint32_t post_capacity(std::uint32_t count) noexcept {
+    return count < 2 ? 2 : std::bit_ceil(count);
+}
+
+/// Where one worker's parts lie, from the begin of its stretch of memory.
+template <class Backend>
+struct worker_layout {
+    std::size_t state, hot, endpoints, output, ingress, user, links, posts, wheel, timers;
+    std::size_t timer_wheel, events, watches, sends, backend_private, buffers, total;
+
+    static constexpr worker_layout of(const limits& sizes) noexcept {
+        const std::uint32_t slots = share(sizes.connections_max, sizes.workers_max);
+        const std::uint32_t buffers = buffers_of(sizes);
+        const std::uint32_t timers = share(sizes.timers_max, sizes.workers_max);
+        const std::uint32_t sends = share(sizes.datagram_sends_max, sizes.workers_max);
+        const std::uint32_t posts = post_capacity(share(sizes.posts_max, sizes.workers_max));
+        carver at;
+        worker_layout out{};
+        out.state = at.take(1, sizeof(worker_state<Backend>), page_bytes);
+        out.events = at.take(sizes.events_per_turn, sizeof(event), line_bytes);
+        out.watches = at.take(sizes.listeners_max, sizeof(listener_watch), line_bytes);
+        out.wheel = at.take(1, wheel_type::heads_bytes, line_bytes);
+        out.timer_wheel = at.take(timers == 0 ? 0 : 1, wheel_type::heads_bytes, line_bytes);
+        out.timers = at.take(timers, sizeof(timer_entry), line_bytes);
+        out.posts = at.take(posts, post_queue::cell_bytes, line_bytes);
+        out.sends = at.take(sends, sizeof(datagram_send), line_bytes);
+        out.hot = at.take(slots, sizeof(connection), line_bytes);
+        out.backend_private =
+            at.take(1, Backend::bytes_needed(backend_limits::of(sizes)), line_bytes);
+        out.endpoints = at.take(slots, sizeof(endpoint_pair), line_bytes);
+        out.output = at.take(slots, sizeof(output_words), line_bytes);
+        out.ingress = at.take(slots, ingress_bytes, line_bytes);
+        out.user = at.take(slots, user_bytes, line_bytes);
+        out.links = at.take(buffers, sizeof(std::uint32_t), line_bytes);
+        out.buffers = at.take(buffers, sizes.buffer_bytes, page_bytes);
+        out.total = at.take(0, 0, page_bytes);
+        return out;
+    }
+    /// Input and output quotas are separate, so neither side can starve the other:
+    /// buffers = input quota + output quota, and every take is charged to one of the two.
+    static constexpr std::uint32_t buffers_of(const limits& sizes) noexcept {
+        return share(sizes.input_buffers_max, sizes.workers_max) +
+               share(sizes.output_buffers_max, sizes.workers_max);
+    }
+
+private:
+    using wheel_type = netio::wheel;
+};
+
+/// Where everything lies: what the workers share, then the workers one after the other.
+template <class Backend>
+struct storage_layout {
+    std::size_t shared, listeners, trusted, sockets, workers, total;
+    worker_layout<Backend> worker;
+
+    static constexpr storage_layout of(const limits& sizes) noexcept {
+        carver at;
+        storage_layout out{};
+        out.worker = worker_layout<Backend>::of(sizes);
+        out.shared = at.take(1, sizeof(shared_state), page_bytes);
+        out.listeners = at.take(sizes.listeners_max, sizeof(listener_entry), line_bytes);
+        out.trusted = at.take(sizes.trusted_networks_max, sizeof(network), line_bytes);
+        out.sockets = at.take(sizes.datagram_sockets_max, sizeof(datagram_entry), line_bytes);
+        out.workers = at.take(sizes.workers_max, out.worker.total, page_bytes);
+        out.total = at.used();
+        return out;
+    }
+};
+
+/// Builds a worker in its stretch of all-zero memory. Touches the tables' heads only: no page of a
+/// slot or a buffer before its first use.
+template <class Backend>
+worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uint32_t worker_index,
+                                    shared_state& shared, datagram_entry* sockets) noexcept {
+    const auto place = worker_layout<Backend>::of(sizes);
+    auto* w = ::new (static_cast<void*>(at + place.state)) worker_state<Backend>{};
+    worker_core& core = w->core;
+    const std::uint32_t slots = share(sizes.connections_max, sizes.workers_max);
+    const std::uint32_t timers = share(sizes.timers_max, sizes.workers_max);
+    core.hot = reinterpret_cast<connection*>(at + place.hot);
+    core.endpoints = reinterpret_cast<endpoint_pair*>(at + place.endpoints);
+    core.output = reinterpret_cast<output_words*>(at + place.output);
+    core.ingress = reinterpret_cast<std::byte(*)[ingress_bytes]>(at + place.ingress);
+    core.user = reinterpret_cast<std::byte(*)[user_bytes]>(at + place.user);
+    core.connections = slots;
+    core.worker_index = worker_index;
+    core.shared = &shared;
+    core.connection_buffers_max = sizes.connection_output_buffers_max;
+    core.preface_buffers_max = share(sizes.preface_buffers_max, sizes.workers_max);
+    core.slots.attach(at + place.hot, sizeof(connection), slots);
+    core.wheel_of_connections.attach(at + place.wheel, at + place.hot + sizeof(slot_header),
+                                     sizeof(connection), slots, 0);
+    core.pool.attach(at + place.buffers, reinterpret_cast<std::uint32_t*>(at + place.links),
+                     worker_layout<Backend>::buffers_of(sizes), sizes.buffer_bytes,
+                     share(sizes.input_buffers_max, sizes.workers_max),
+                     share(sizes.output_buffers_max, sizes.workers_max), true);
+    core.posts.attach(at + place.posts, post_capacity(share(sizes.posts_max, sizes.workers_max)));
+    w->events = reinterpret_cast<event*>(at + place.events);
+    w->event_count = sizes.events_per_turn;
+    w->watches = reinterpret_cast<listener_watch*>(at + place.watches);
+    w->timers = reinterpret_cast<timer_entry*>(at + place.timers);
+    if (timers != 0) {
+        w->timer_slots.attach(at + place.timers, sizeof(timer_entry), timers);
+        w->timer_wheel.attach(at + place.timer_wheel, at + place.timers + sizeof(slot_header),
+                              sizeof(timer_entry), timers, 0);
+    }
+    w->sockets = sockets;
+    w->socket_count = sizes.datagram_sockets_max;
+    w->sends = reinterpret_cast<datagram_send*>(at + place.sends);
+    w->send_slots.attach(at + place.sends, sizeof(datagram_send),
+                         share(sizes.datagram_sends_max, sizes.workers_max));
+    w->backend_sizes = backend_limits::of(sizes);
+    w->backend_memory = {at + place.backend_private,
+                         Backend::bytes_needed(backend_limits::of(sizes))};
+    w->next_resume_ms = wheel::never;
+    return w;
+}
+
+}  // namespace detail
+
+/// Bytes a server needs for `sizes`, whatever the memory's alignment. Constant expression.
+template <class Backend>
+constexpr std::size_t bytes_needed(const limits& sizes) noexcept {
+    return detail::storage_layout<Backend>::of(sizes).total + detail::page_bytes;
+}
+
+NETIO_END
+
+// ==== platform/default_backend.hpp ================================================================
+// floor 7 · which backend a server uses if it is not told
+
+#ifdef NETIO_BACKEND_HEADER
+// The user's header defines `netio::user_backend`, which meets the contract.
+#include NETIO_BACKEND_HEADER
+#endif
+
+NETIO_BEGIN
+
+#if defined(NETIO_BACKEND_HEADER)
+using default_backend = user_backend;
+#elif NETIO_HAS_EPOLL
+using default_backend = epoll;
+#elif NETIO_PLATFORM
+#error "netio has no backend for this system yet: it has epoll (Linux). Define NETIO_PLATFORM 0 for the parts that need no system, or NETIO_BACKEND_HEADER \"mine.hpp\" for a backend of your own."
+#else
+struct no_backend;
+using default_backend = no_backend;
+#endif
+
+NETIO_END
+
+// ==== src/reactor.hpp =============================================================================
+// floor 7 · the loop: one turn after the other, bytes one way, callbacks never nested
+
+NETIO_BEGIN
+
+/// Bounds of one turn, so that none of its steps can keep the others waiting.
+struct turn_bounds {
+    static constexpr std::uint32_t deadlines = 256;
+    static constexpr std::uint32_t timers = 256;
+    static constexpr std::uint32_t posts = 256;
+    static constexpr std::uint32_t swept_slots = 4096;
+};
+
+/// A listener out of descriptors rests 1 ms, then twice as long each time, up to a second.
+inline constexpr std::uint32_t accept_pause_first_ms = 1;
+inline constexpr std::uint32_t accept_pause_last_ms = 1000;
+
+/// One worker's loop. Knows the backend by its contract only, and the handler by its hooks. Built on
+/// the stack around a worker's state; all that lasts is in there.
+///
+/// One turn: wait, read the clock, control, dispatch events (starting sends after each callback),
+/// expire deadlines, posts, what is owed, what those touched.
+template <class Handler, class Backend, class Events>
+class reactor {
+    static_assert(backend<Backend>, "netio: the backend does not meet the contract");
+    static_assert(detail::check_handler<Handler>());
+    using state = detail::worker_state<Backend>;
+    using flags = connection::flag;
+    using kind = connection_state_kind;
+
+public:
+    reactor(state& worker, Handler& handler, Events* events) noexcept
+        : w_(worker), core_(worker.core), handler_(handler), events_(events) {}
+
+    /// Opens the backend on this thread. Once, before anything else.
+    os_status open() noexcept {
+        NETIO_ASSERT(w_.is_open.load(std::memory_order_relaxed) == 0);
+        static constexpr detail::worker_calls calls{&start_connect, &Backend::local_of};
+        const os_status opened = w_.backend.open(w_.backend_memory, w_.backend_sizes, core_.pool);
+        if (!opened) {
+            return opened;
+        }
+        core_.calls = &calls;
+        w_.epoch_ns = w_.backend.now_ns();
+        w_.is_open.store(1, std::memory_order_release);
+        read_clock();
+        return {};
+    }
+
+    /// One turn; waits at most `timeout_ns`, less if something is due. True while there is more to
+    /// do: false once a stop or drain is complete.
+    bool turn(std::uint64_t timeout_ns) noexcept {
+        const std::uint64_t until_due = sleep_ns();
+        const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
+        const std::uint32_t count = w_.backend.wait({w_.events, w_.event_count}, most);
+        NETIO_ASSERT(count <= w_.event_count);
+        ++core_.counts.turns;
+        read_clock();
+        control();
+        for (std::uint32_t at = 0; at < count; ++at) {
+            dispatch(w_.events[at]);
+        }
+        expire();
+        take_posts();
+        serve_waiting();
+        serve_owed();
+        settle_touched();
+        return !w_.finished;
+    }
+
+    /// Nanoseconds until this worker has something to do of itself; 0: now, forever_ns: never.
+    std::uint64_t sleep_ns() noexcept {
+        if (core_.touched.first != 0 || core_.due.first != 0 || !core_.posts.empty() ||
+            w_.sweeping || (core_.waiting.first != 0 && pool_has_room()) ||
+            w_.backend.ready() || w_.listeners_seen != listeners_version()) {
+            return 0;
+        }
+        std::uint64_t due = core_.wheel_of_connections.next_due();
+        const auto sooner = [&due](std::uint64_t tick) { due = tick < due ? tick : due; };
+        if (w_.timer_wheel.count() != 0) {
+            sooner(w_.timer_wheel.next_due());
+        }
+        sooner(w_.next_resume_ms);
+        if (w_.draining && !w_.drain_late) {
+            sooner(w_.drain_due_ms);
+        }
+        if (due == wheel::never) {
+            return forever_ns;
+        }
+        const std::uint64_t now = w_.backend.now_ns() - w_.epoch_ns;
+        const std::uint64_t at = due > forever_ns / 1'000'000 ? forever_ns : due * 1'000'000;
+        return at <= now ? 0 : at - now;
+    }
+
+    // ---- calls of the server, on this worker's thread
+
+    result<timer_id> after(std::uint64_t ms, std::uint64_t word) noexcept {
+        const std::uint32_t index = w_.timer_slots.capacity() == 0 ? none_index
+                                                                   : w_.timer_slots.take();
+        if (index == none_index) {
+            return error::full;
+        }
+        read_clock();
+        w_.timers[index].word = word;
+        const std::uint64_t now = core_.now_up_ms;
+        w_.timer_wheel.arm(index, ms > wheel::never - 1 - now ? wheel::never - 1 : now + ms);
+        return timer_id{token::of(index, w_.timer_slots.generation(index)).bits};
+    }
+    bool cancel(timer_id wanted) noexcept {
+        const token who{wanted.bits};
+        if (!w_.timer_slots.live(who.index(), who.generation())) {
+            return false;
+        }
+        free_timer(who.index());
+        return true;
+    }
+    result<connection_id> connect(const stream_address& to, std::uint64_t word) noexcept {
+        read_clock();
+        return core_.connect(to, word);
+    }
+    result<connection_id> adopt(socket_handle handle) noexcept {
+        read_clock();
+        const std::uint32_t index = core_.take_slot(origin::adopted, kind::open);
+        if (index == none_index) {
+            return error::full;
+        }
+        connection& c = core_.hot[index];
+        refusal_cause why{};
+        if (!core_.count_in(c, why)) {
+            core_.free_slot(c);
+            return error::full;
+        }
+        const os_status attached = w_.backend.attach(handle, who_of(c));
+        if (!attached) {
+            core_.free_slot(c);
+            return attached.why;
+        }
+        c.handle_ = handle;
+        c.set(flags::attached);
+        const connection_id id = core_.id_of(index);
+        open_connection(c);
+        return id;
+    }
+    bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
+        return send_datagram(&w_, from.index, to, payload);
+    }
+
+    /// Ends what is left, without callbacks but `on_close`: the server's end.
+    void shut_down() noexcept {
+        w_.stopping = true;
+        while (core_.slots.in_use() != 0) {
+            sweep_all();
+            const std::uint32_t count =
+                w_.backend.wait({w_.events, w_.event_count}, w_.backend.ready() ? 0 : 1'000'000);
+            for (std::uint32_t at = 0; at < count; ++at) {
+                dispatch(w_.events[at]);
+            }
+            settle_touched();
+        }
+    }
+
+private:
+    // ---- time
+
+    void read_clock() noexcept {
+        const std::uint64_t passed = w_.backend.now_ns() - w_.epoch_ns;
+        core_.now_ms = passed / 1'000'000;
+        core_.now_up_ms = core_.now_ms + (passed % 1'000'000 != 0 ? 1 : 0);
+    }
+
+    struct next_deadline {
+        std::uint64_t due = wheel::never;
+        deadline_kind which = deadline_kind::idle;
+
+        void consider(std::uint64_t from, std::uint32_t ms, deadline_kind candidate) noexcept {
+            if (ms != 0 && from <= wheel::never - 1 - ms && from + ms < due) {
+                due = from + ms;
+                which = candidate;
+            }
+        }
+    };
+
+    /// The deadline that governs a connection as it stands now.
+    next_deadline deadline_of(const connection& c) const noexcept {
+        const deadlines& times = core_.times_of(c);
+        next_deadline next;
+        switch (c.state_) {
+        case kind::connecting:
+            next.consider(c.in_at_, times.connect_ms, deadline_kind::connect);
+            break;
+        case kind::preface:
+            next.consider(c.in_at_, times.preface_ms, deadline_kind::preface);
+            break;
+        case kind::draining:
+            next.consider(c.in_at_, times.linger_ms, deadline_kind::linger);
+            break;
+        case kind::open:
+            open_deadline(c, times, next);
+            break;
+        default:
+            break;
+        }
+        return next;
+    }
+
+    static void open_deadline(const connection& c, const deadlines& times,
+                              next_deadline& next) noexcept {
+        if (c.output_.words != 0) {
+            next.consider(c.out_at_, times.write_ms, deadline_kind::write);
+        }
+        if (c.has(flags::is_parked)) {
+            if (c.in_at_ < next.due) {
+                next.due = c.in_at_;
+                next.which = deadline_kind::park;
+            }
+        } else if (c.has(flags::in_exchange) ||
+                   (c.window_end_ != c.window_begin_ && !c.has(flags::is_paused))) {
+            next.consider(c.in_at_, times.read_ms, deadline_kind::read);
+        } else if (c.output_.words == 0) {
+            const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
+            next.consider(last, times.idle_ms, deadline_kind::idle);
+        }
+        if (c.exchange_due_ != 0 && c.exchange_due_ < next.due) {
+            next.due = c.exchange_due_;
+            next.which = deadline_kind::exchange;
+        }
+    }
+
+    /// Extending is lazy: a connection armed for an earlier tick is asked again when that comes.
+    void arm_deadline(connection& c) noexcept {
+        const std::uint64_t due = deadline_of(c).due;
+        if (due != wheel::never && (c.timer_.prev == 0 || due < c.timer_.due)) {
+            core_.wheel_of_connections.arm(core_.index_of(c), due);
+        }
+    }
+
+    void expire() noexcept {
+        core_.wheel_of_connections.expire(
+            core_.now_ms, turn_bounds::deadlines, [this](std::uint32_t index) noexcept {
+                connection& c = core_.hot[index];
+                const next_deadline next = deadline_of(c);
+                if (next.due > core_.now_ms) {
+                    return next.due == wheel::never ? wheel::done : next.due;
+                }
+                deadline_passed(c, next.which);
+                return wheel::done;
+            });
+        if (w_.timer_wheel.count() != 0) {
+            w_.timer_wheel.expire(core_.now_ms, turn_bounds::timers,
+                                  [this](std::uint32_t index) noexcept {
+                                      const std::uint64_t word = w_.timers[index].word;
+                                      free_timer(index);
+                                      if constexpr (detail::names_on_timer<Handler>) {
+                                          handler_.on_timer(word);
+                                      }
+                                      after_callback();
+                                      return wheel::done;
+                                  });
+        }
+        resume_listeners();
+    }
+
+    void free_timer(std::uint32_t index) noexcept {
+        w_.timer_wheel.cancel(index);
+        w_.timers[index].word = 0;
+        w_.timer_slots.give(index);
+    }
+
+    static close_kind reason_of(deadline_kind which) noexcept {
+        switch (which) {
+        case deadline_kind::preface:
+            return close_kind::preface_timeout;
+        case deadline_kind::read:
+            return close_kind::read_timeout;
+        case deadline_kind::write:
+            return close_kind::write_timeout;
+        case deadline_kind::exchange:
+            return close_kind::exchange_deadline;
+        case deadline_kind::park:
+            return close_kind::park_deadline;
+        case deadline_kind::connect:
+            return close_kind::connect_timeout;
+        default:
+            return close_kind::idle;
+        }
+    }
+
+    void deadline_passed(connection& c, deadline_kind which) noexcept {
+        if (which == deadline_kind::linger) {
+            begin_close(c, false);
+            return;
+        }
+        if constexpr (detail::names_on_deadline<Handler>) {
+            if (c.has(flags::opened) && !c.has(flags::close_wanted)) {
+                grant_again(c, which);
+                handler_.on_deadline(c, which);
+                after_callback();
+                settle(c);
+                return;
+            }
+        }
+        c.because(reason_of(which));
+        begin_close(c, true);
+    }
+
+    /// A handler that does nothing about a deadline meets it again after the same time.
+    void grant_again(connection& c, deadline_kind which) noexcept {
+        switch (which) {
+        case deadline_kind::write:
+            c.out_at_ = core_.now_up_ms;
+            break;
+        case deadline_kind::exchange:
+            c.exchange_due_ = 0;
+            break;
+        case deadline_kind::park:
+            c.stop_parking();
+            break;
+        default:
+            c.in_at_ = core_.now_up_ms;
+            break;
+        }
+    }
+
+    // ---- events
+
+    static token who_of(const connection& c) noexcept {
+        return token::of(c.core().index_of(c), c.header_.generation);
+    }
+
+    void dispatch(const event& e) noexcept {
+        switch (e.op) {
+        case operation::accept:
+            accept_event(e);
+            break;
+        case operation::receive_from:
+            datagram_event(e);
+            break;
+        case operation::send_to:
+            datagram_sent(e);
+            break;
+        case operation::wake:
+        case operation::none:
+            break;
+        default:
+            connection_event(e);
+            break;
+        }
+    }
+
+    void connection_event(const event& e) noexcept {
+        const std::uint32_t index = e.who.index();
+        NETIO_ASSERT(core_.slots.live(index, e.who.generation()));
+        connection& c = core_.hot[index];
+        switch (e.kind) {
+        case event_kind::received:
+            received(c, e);
+            break;
+        case event_kind::sent:
+            sent(c, e);
+            break;
+        case event_kind::ended:
+            ended(c);
+            break;
+        case event_kind::connected:
+            connected(c, e);
+            break;
+        case event_kind::failed:
+            failed(c, e);
+            break;
+        case event_kind::closed:
+            closed(c);
+            break;
+        default:
+            NETIO_ASSERT(!"an event kind that no connection has");
+            break;
+        }
+        settle_touched();
+    }
+
+    /// Every callback ends here: nothing lent may be kept.
+    void after_callback() noexcept { NETIO_ASSERT(core_.buffers_lent == 0); }
+
+    // ---- accept
+
+    void accept_event(const event& e) noexcept {
+        const std::uint32_t listener = e.who.index();
+        detail::listener_watch& watch = w_.watches[listener];
+        if (e.kind == event_kind::failed) {
+            watch.accepting = false;
+            rest(listener, e);
+            return;
+        }
+        if (e.kind != event_kind::accepted) {
+            return;
+        }
+        ++core_.counts.accepted;
+        watch.pause_ms = 0;
+        admit(listener, e);
+        settle_touched();
+    }
+
+    /// A listener that failed: it rests, so that no error can spin.
+    void rest(std::uint32_t listener, const event& e) noexcept {
+        detail::listener_watch& watch = w_.watches[listener];
+        const bool shortage = e.why == error::descriptors_empty;
+        ++core_.counts.accept_errors;
+        core_.counts.descriptor_pauses += shortage ? 1 : 0;
+        const std::uint32_t doubled = watch.pause_ms * 2;
+        watch.pause_ms = watch.pause_ms == 0               ? accept_pause_first_ms
+                         : doubled > accept_pause_last_ms ? accept_pause_last_ms
+                                                           : doubled;
+        watch.resting = true;
+        watch.resume_ms = core_.now_up_ms + watch.pause_ms;
+        w_.next_resume_ms =
+            watch.resume_ms < w_.next_resume_ms ? watch.resume_ms : w_.next_resume_ms;
+        server_event told;
+        told.kind = shortage ? server_event_kind::descriptor_pressure
+                             : server_event_kind::accept_failed;
+        told.why = e.why;
+        told.os_code = e.os_code;
+        told.listener = listener;
+        tell(told);
+    }
+
+    void resume_listeners() noexcept {
+        if (core_.now_ms < w_.next_resume_ms) {
+            return;
+        }
+        w_.next_resume_ms = wheel::never;
+        for (std::uint32_t at = 0; at < listener_count(); ++at) {
+            detail::listener_watch& watch = w_.watches[at];
+            if (!watch.resting) {
+                continue;
+            }
+            if (watch.resume_ms > core_.now_ms) {
+                w_.next_resume_ms =
+                    watch.resume_ms < w_.next_resume_ms ? watch.resume_ms : w_.next_resume_ms;
+                continue;
+            }
+            watch.resting = false;
+            start_accept(at);
+        }
+    }
+
+    void admit(std::uint32_t listener, const event& e) noexcept {
+        if (w_.stopping || w_.draining) {
+            refuse(listener, e, refusal_cause::door_closed);
+            return;
+        }
+        detail::listener_entry& from = core_.shared->listeners[listener];
+        const std::uint32_t index = core_.take_slot(
+            origin::accepted,
+            from.proxy_required == proxy_mode::required ? kind::preface : kind::open);
+        if (index == none_index) {  // with several workers, others may have a slot left
+            refuse(listener, e,
+                   core_.shared->worker_count == 1 ? refusal_cause::global_cap
+                                                   : refusal_cause::busy);
+            return;
+        }
+        connection& c = core_.hot[index];
+        c.listener_ = static_cast<std::uint8_t>(listener);
+        refusal_cause why{};
+        if (!core_.count_in(c, why)) {
+            core_.free_slot(c);
+            refuse(listener, e, why);
+            return;
+        }
+        if (!w_.backend.attach(e.handle, who_of(c))) {
+            core_.free_slot(c);
+            refuse(listener, e, refusal_cause::busy);
+            return;
+        }
+        c.handle_ = e.handle;
+        c.set(flags::attached);
+        core_.endpoints[index].source = e.peer;
+        tell(c, server_event_kind::accepted);
+        if (c.state_ == kind::open) {
+            open_connection(c);
+        } else if (!trusts(from.trusted_first, from.trusted_count, e.peer)) {
+            c.because(close_kind::proxy_untrusted);
+            begin_close(c, true);
+        } else {
+            c.set(flags::window_inline);
+            settle(c);
+        }
+    }
+
+    /// RST, counted and told; nothing is held.
+    void refuse(std::uint32_t listener, const event& e, refusal_cause why) noexcept {
+        Backend::close_handle(e.handle, true);
+        ++core_.counts.refused;
+        server_event told;
+        told.kind = server_event_kind::refused;
+        told.reason = {close_kind::refused, static_cast<std::uint16_t>(why)};
+        told.listener = listener;
+        told.source = e.peer;
+        tell(told);
+    }
+
+    bool trusts(std::uint32_t first, std::uint32_t count, const endpoint& peer) const noexcept {
+        if (count == 0 || peer.family == address_family::none ||
+            peer.family == address_family::unix_path) {
+            return true;
+        }
+        for (std::uint32_t at = first; at < first + count; ++at) {
+            if (contains(core_.shared->trusted[at], peer)) {
+                return true;
+            }
+        }
+        return false;
+    }
+
+    // ---- the preface
+
+    proxy::options preface_options(const detail::listener_entry& from) const noexcept {
+        proxy::options chosen;
+        chosen.accept = static_cast<proxy::versions>(from.versions);
+        chosen.header_max = from.header_max;
+        chosen.tcp6_with_ipv4 = from.tcp6_with_ipv4;
+        return chosen;
+    }
+
+    void read_preface(connection& c) noexcept {
+        const detail::listener_entry& from = core_.shared->listeners[c.listener_];
+        const auto found = proxy::parse(c.input(), preface_options(from));
+        if (found.status == parse_status::complete) {
+            resolve(c, found.value, found.consumed);
+        } else if (found.status == parse_status::invalid) {
+            if (found.why == error::not_proxy) {
+                c.because(close_kind::proxy_missing);
+            } else {
+                c.because(close_kind::proxy_invalid, static_cast<std::uint16_t>(found.why));
+            }
+            begin_close(c, true);
+        } else if (c.window_end_ + found.missing > c.window_capacity()) {
+            grow_preface(c);
+        }
+    }
+
+    /// A longer header was announced than the inline bytes can hold: one buffer of the quota.
+    void grow_preface(connection& c) noexcept {
+        if (core_.preface_buffers >= core_.preface_buffers_max) {
+            c.because(close_kind::refused, static_cast<std::uint16_t>(refusal_cause::busy));
+            begin_close(c, true);
+            return;
+        }
+        const std::uint32_t index = core_.pool.take(side::input);
+        if (index == none_index) {
+            c.because(close_kind::refused, static_cast<std::uint16_t>(refusal_cause::busy));
+            begin_close(c, true);
+            return;
+        }
+        ++core_.preface_buffers;
+        take_over_inline(c, index);
+        c.set(flags::preface_buffer);
+    }
+
+    /// The inline bytes move to a pool buffer, which is the window from now on.
+    void take_over_inline(connection& c, std::uint32_t index) noexcept {
+        const bytes kept = c.input();
+        std::memcpy(core_.pool.data(index), kept.data(), kept.size());
+        core_.counts.bytes_copied += kept.size();
+        c.release_window();
+        c.window_ = index + 1;
+        c.window_end_ = static_cast<std::uint32_t>(kept.size());
+    }
+
+    void resolve(connection& c, const proxy::header& header, std::uint32_t consumed) noexcept {
+        c.window_begin_ = consumed;
+        detail::endpoint_pair& sides = core_.endpoints[core_.index_of(c)];
+        if (header.cmd == proxy::command::proxy &&
+            header.fam != proxy::family::unspecified) {
+            sides.source = header.source;
+            sides.destination = header.destination;
+            if (header.fam == proxy::family::unix_path) {
+                sides.source.family = address_family::unix_path;
+                sides.destination.family = address_family::unix_path;
+            }
+            c.set(flags::is_proxied | flags::has_destination);
+        }
+        core_.opening = &header;
+        open_connection(c);
+        core_.opening = nullptr;
+    }
+
+    // ---- open, input
+
+    void open_connection(connection& c) noexcept {
+        c.state_ = kind::open;
+        c.set(flags::opened);
+        c.in_at_ = core_.now_up_ms;
+        c.out_at_ = core_.now_up_ms;
+        ++core_.counts.opened;
+        tell(c, server_event_kind::opened);
+        if constexpr (detail::names_on_open<Handler>) {
+            handler_.on_open(c);
+            after_callback();
+        }
+        core_.opening = nullptr;  // the header's bytes may move from here on
+        if (c.window_begin_ != c.window_end_) {
+            deliver(c);
+        } else if (c.has(flags::window_inline) || c.window_ != 0) {
+            c.release_window();
+        }
+        settle(c);
+    }
+
+    void received(connection& c, const event& e) noexcept {
+        const bool into = c.has(flags::receiving_into);
+        if (e.disarmed) {
+            c.unset(flags::receiving | flags::receiving_into | flags::stopping);
+        }
+        c.bytes_in_ += e.byte_count;
+        core_.counts.bytes_in += e.byte_count;
+        if (c.state_ == kind::closing || c.has(flags::close_wanted)) {
+            discard(c, e, into);
+        } else {
+            if (e.byte_count != 0 && c.state_ == kind::open && !c.has(flags::is_parked)) {
+                c.in_at_ = core_.now_up_ms;
+            }
+            if (e.buffer_index != none_index) {
+                append(c, e.buffer_index, e.byte_count);
+            } else if (into) {
+                c.window_end_ += e.byte_count;
+            }
+            if (c.state_ == kind::preface) {
+                read_preface(c);
+            } else if (e.byte_count != 0 || c.has(flags::data_due)) {
+                deliver(c);
+            }
+        }
+        settle(c);
+    }
+
+    void discard(connection& c, const event& e, bool into) noexcept {
+        if (e.buffer_index != none_index) {
+            core_.pool.give(e.buffer_index, side::input, e.byte_count);
+        } else if (into && e.byte_count != 0) {
+            if (c.has(flags::discarding)) {
+                wipe(core_.ingress[core_.index_of(c)] + scratch_at, e.byte_count);
+            } else {
+                c.window_end_ += e.byte_count;
+            }
+        }
+    }
+
+    /// A received buffer becomes the window, or is copied behind what the window still holds, or
+    /// waits as the second buffer. No more than these two can be needed: a receive into the pool is
+    /// only started with an empty window, for at most one buffer of credit, and may go over by one.
+    void append(connection& c, std::uint32_t index, std::uint32_t count) noexcept {
+        if (c.window_ == 0 && !c.has(flags::window_inline)) {
+            c.window_ = index + 1;
+            c.window_begin_ = 0;
+            c.window_end_ = count;
+            return;
+        }
+        if (c.overflow_ == 0) {
+            c.overflow_ = index + 1;
+            c.overflow_end_ = count;
+        } else {
+            NETIO_ASSERT(c.overflow_end_ + count <= core_.pool.buffer_bytes());
+            std::memcpy(core_.pool.data(c.overflow_ - 1) + c.overflow_end_,
+                        core_.pool.data(index), count);
+            core_.counts.bytes_copied += count;
+            c.overflow_end_ += count;
+            core_.pool.give(index, side::input, count);
+        }
+        refill_window(c);
+    }
+
+    /// Makes room at the window's end and fills it from the second buffer.
+    void refill_window(connection& c) noexcept {
+        if (c.overflow_ == 0) {
+            return;
+        }
+        if (c.window_ == 0) {
+            c.window_ = c.overflow_;
+            c.window_end_ = c.overflow_end_;
+            c.overflow_ = c.overflow_end_ = 0;
+            return;
+        }
+        compact(c, c.overflow_end_);
+        const std::uint32_t room = c.window_capacity() - c.window_end_;
+        const std::uint32_t count = room < c.overflow_end_ ? room : c.overflow_end_;
+        std::byte* second = core_.pool.data(c.overflow_ - 1);
+        std::memcpy(c.window_memory() + c.window_end_, second, count);
+        core_.counts.bytes_copied += count;
+        c.window_end_ += count;
+        if (count == c.overflow_end_) {
+            core_.pool.give(c.overflow_ - 1, side::input, count);
+            c.overflow_ = c.overflow_end_ = 0;
+        } else {
+            const std::uint32_t left = c.overflow_end_ - count;
+            std::memmove(second, second + count, left);
+            wipe(second + left, count);
+            c.overflow_end_ = left;
+        }
+    }
+
+    /// Moves unconsumed bytes to the front if the free end is shorter than `wanted` and than what was
+    /// consumed in front: so each byte is moved at most once for each byte consumed.
+    void compact(connection& c, std::uint32_t wanted) noexcept {
+        const std::uint32_t room = c.window_capacity() - c.window_end_;
+        if (room >= wanted || room >= c.window_begin_) {
+            return;
+        }
+        std::byte* at = c.window_memory();
+        const std::uint32_t left = c.window_end_ - c.window_begin_;
+        std::memmove(at, at + c.window_begin_, left);
+        core_.counts.bytes_copied += left;
+        wipe(at + left, c.window_end_ - left);
+        c.window_begin_ = 0;
+        c.window_end_ = left;
+    }
+
+    /// Offers the window to the handler, once.
+    void deliver(connection& c) noexcept {
+        if (!c.wants_data()) {
+            c.set(flags::data_due);
+            return;
+        }
+        if (c.has(flags::receiving_into)) {
+            // The handler may move the window away: first take it back from the kernel.
+            c.set(flags::data_due);
+            stop_receive(c);
+            return;
+        }
+        c.unset(flags::data_due);
+        const bytes in = c.input();
+        if (!in.empty()) {
+            c.unset(flags::refused);
+            core_.moved_bytes = 0;
+            const std::size_t consumed = handler_.on_data(c, in);
+            after_callback();
+            consume(c, in.size(), consumed);
+        }
+        after_input(c);
+    }
+
+    void consume(connection& c, std::size_t offered, std::size_t consumed) noexcept {
+        NETIO_ASSERT(consumed <= offered);
+        NETIO_ASSERT(consumed >= core_.moved_bytes || consumed == 0);
+        if (core_.moved_bytes == 0) {
+            c.window_begin_ += static_cast<std::uint32_t>(consumed);
+        }
+        if (c.window_begin_ == c.window_end_) {
+            c.release_window();
+            if (c.overflow_ != 0) {
+                refill_window(c);
+                c.set(flags::data_due);
+            }
+            return;
+        }
+        if (c.overflow_ != 0) {
+            const std::uint32_t before = c.window_end_ - c.window_begin_;
+            refill_window(c);
+            if (c.window_end_ - c.window_begin_ > before) {
+                c.set(flags::data_due);
+            }
+        }
+        const bool full = c.window_end_ - c.window_begin_ == core_.pool.buffer_bytes();
+        if (full && consumed == 0 && c.wants_data() && !c.has(flags::refused)) {
+            c.because(close_kind::input_too_long);
+            c.set(flags::kill_wanted);
+        }
+    }
+
+    /// The peer finished, and nothing more can be delivered: on_end, once.
+    void after_input(connection& c) noexcept {
+        if (!c.has(flags::peer_ended) || c.has(flags::end_told) || !c.wants_data() ||
+            c.has(flags::data_due)) {
+            return;
+        }
+        if (c.window_begin_ != c.window_end_ && c.has(flags::refused)) {
+            return;
+        }
+        c.set(flags::end_told);
+        if constexpr (detail::names_on_end<Handler>) {
+            handler_.on_end(c);
+            after_callback();
+        } else {
+            c.because(close_kind::peer_closed);
+            c.set(flags::close_wanted | flags::end_wanted);
+        }
+        c.release_window();
+    }
+
+    void ended(connection& c) noexcept {
+        c.unset(flags::receiving | flags::receiving_into | flags::stopping);
+        c.set(flags::peer_ended);
+        if (c.state_ == kind::preface) {
+            if (c.window_begin_ == c.window_end_) {
+                c.because(close_kind::peer_closed);
+                begin_close(c, false);
+            } else {
+                c.because(close_kind::proxy_invalid,
+                          static_cast<std::uint16_t>(error::header_unfinished));
+                begin_close(c, true);
+            }
+        } else if (c.state_ == kind::open && !c.has(flags::close_wanted)) {
+            if (c.has(flags::data_due)) {
+                deliver(c);
+            } else {
+                after_input(c);
+            }
+        }
+        settle(c);
+    }
+
+    void connected(connection& c, const event& e) noexcept {
+        c.handle_ = e.handle;
+        if (c.state_ == kind::connecting) {
+            ++core_.counts.connected;
+            open_connection(c);
+        }
+    }
+
+    static close_kind kind_of(error why) noexcept {
+        return why == error::connection_reset || why == error::broken_pipe ||
+                       why == error::connection_aborted
+                   ? close_kind::peer_reset
+                   : close_kind::io;
+    }
+
+    void failed(connection& c, const event& e) noexcept {
+        if (e.op == operation::connect) {
+            // The backend has let go of it: there is nothing to close.
+            c.because(close_kind::connect_failed, static_cast<std::uint16_t>(e.why));
+            finish(c);
+            return;
+        }
+        c.because(kind_of(e.why), static_cast<std::uint16_t>(e.why));
+        if (e.op == operation::receive) {
+            c.unset(flags::receiving | flags::receiving_into | flags::stopping);
+            begin_close(c, true);
+            return;
+        }
+        c.unset(flags::sending);
+        c.set(flags::output_dead);
+        if (c.output_.words != 0) {
+            c.output().clear();
+        }
+        // What the peer sent before it vanished is still to be had; the receive will end of itself.
+        if (c.state_ != kind::closing && (c.has(flags::peer_ended) || !c.wants_data())) {
+            begin_close(c, true);
+        }
+        settle(c);
+    }
+
+    // ---- output
+
+    void sent(connection& c, const event& e) noexcept {
+        c.unset(flags::sending);
+        if (c.state_ == kind::closing) {
+            return;
+        }
+        c.output().drop_sent(e.byte_count);
+        c.bytes_out_ += e.byte_count;
+        core_.counts.bytes_out += e.byte_count;
+        c.out_at_ = core_.now_up_ms;
+        if (c.has(flags::refused)) {
+            offer_room(c);
+        }
+        settle(c);
+    }
+
+    /// Output was refused, and now there is room.
+    void offer_room(connection& c) noexcept {
+        if (!c.open_for_output()) {
+            return;
+        }
+        if (c.room() == 0) {
+            if (core_.pool.room(side::output) == 0) {
+                core_.wait_for_pool(c);
+            }
+            return;
+        }
+        c.unset(flags::refused);
+        if constexpr (detail::names_on_writable<Handler>) {
+            handler_.on_writable(c);
+            after_callback();
+        }
+        if (c.window_begin_ != c.window_end_ || c.has(flags::peer_ended)) {
+            deliver(c);
+        }
+    }
+
+    void start_output(connection& c) noexcept {
+        if (c.output_.words == 0 || c.has(flags::sending | flags::output_dead)) {
+            return;
+        }
+        bytes slices[output_pieces_max];
+        const std::uint32_t count = c.output().gather(slices);
+        c.set(flags::sending);
+        c.out_at_ = core_.now_up_ms;
+        w_.backend.start_send(who_of(c), {slices, count});
+    }
+
+    /// Output is flushed: what was to follow it.
+    void finish_output(connection& c) noexcept {
+        if (!c.has(flags::end_wanted) || c.has(flags::sending) ||
+            (c.output_.words != 0 && !c.has(flags::output_dead))) {
+            return;
+        }
+        const bool both_done = c.has(flags::peer_ended) || c.has(flags::output_dead);
+        if (c.has(flags::close_wanted) && both_done) {
+            begin_close(c, false);
+            return;
+        }
+        if (!c.has(flags::end_done)) {
+            c.set(flags::end_done);
+            w_.backend.end_send(who_of(c));
+        }
+        if (c.has(flags::close_wanted)) {
+            start_linger(c);
+        } else if (c.has(flags::end_told)) {
+            c.because(close_kind::peer_closed);
+            begin_close(c, false);
+        }
+    }
+
+    void start_linger(connection& c) noexcept {
+        if (c.state_ != kind::open) {
+            return;
+        }
+        c.state_ = kind::draining;
+        c.in_at_ = core_.now_up_ms;
+        if (core_.times_of(c).linger_ms == 0) {
+            begin_close(c, false);
+        }
+    }
+
+    // ---- starting what a connection needs
+
+    /// Looks at a connection after anything happened to it and starts what follows. No callbacks.
+    void settle(connection& c) noexcept {
+        if (c.state_ == kind::closing || c.state_ == kind::free) {
+            return;
+        }
+        if (c.has(flags::kill_wanted)) {
+            begin_close(c, true);
+            return;
+        }
+        if (c.state_ == kind::open) {
+            if (w_.draining && is_idle(c)) {
+                c.because(close_kind::drained);
+                c.set(flags::close_wanted | flags::end_wanted);
+            }
+            start_output(c);
+            finish_output(c);
+        } else if (c.has(flags::close_wanted) && c.state_ != kind::draining) {
+            begin_close(c, true);
+        } else if (c.state_ == kind::draining && c.has(flags::peer_ended)) {
+            begin_close(c, false);
+        }
+        if (c.state_ == kind::closing) {
+            return;
+        }
+        arm_receive(c);
+        if (c.has(flags::data_due) && c.wants_data() && !c.has(flags::stopping)) {
+            core_.owe_data(c);
+        }
+        arm_deadline(c);
+    }
+
+    void settle_touched() noexcept {
+        while (connection* c = core_.pop_touched()) {
+            settle(*c);
+        }
+    }
+
+    /// Discarded bytes go here; the first words of the ingress belong to outgoing connections.
+    static constexpr std::uint32_t scratch_at = 64;
+
+    void arm_receive(connection& c) noexcept {
+        if (c.has(flags::peer_ended) || !c.has(flags::attached) ||
+            c.state_ == kind::connecting) {
+            return;
+        }
+        const bool discarding = c.has(flags::close_wanted);
+        const bool wanted = c.state_ == kind::preface || discarding ||
+                            !c.has(flags::is_paused | flags::is_parked);
+        const bool has_bytes = c.window_begin_ != c.window_end_;
+        if (c.has(flags::receiving)) {
+            const bool wrong_place = !c.has(flags::receiving_into) && has_bytes && !discarding;
+            if (!wanted || wrong_place) {
+                stop_receive(c);
+            }
+            return;
+        }
+        if (!wanted) {
+            return;
+        }
+        if (discarding) {
+            receive_to_discard(c);
+        } else if (c.state_ == kind::preface || has_bytes) {
+            receive_into_window(c);
+        } else {
+            c.set(flags::receiving);
+            w_.backend.start_receive(who_of(c), {}, receive_credit());
+        }
+    }
+
+    void stop_receive(connection& c) noexcept {
+        if (!c.has(flags::stopping)) {
+            c.set(flags::stopping);
+            w_.backend.stop_receive(who_of(c));
+        }
+    }
+
+    std::uint32_t receive_credit() const noexcept {
+        const std::uint32_t most = core_.pool.buffer_bytes();
+        return Backend::receive_credit < most ? Backend::receive_credit : most;
+    }
+
+    void receive_to_discard(connection& c) noexcept {
+        c.release_window();
+        c.set(flags::receiving | flags::receiving_into | flags::discarding);
+        std::byte* scratch = core_.ingress[core_.index_of(c)] + scratch_at;
+        w_.backend.start_receive(who_of(c), {scratch, detail::ingress_bytes - scratch_at}, 0);
+    }
+
+    void receive_into_window(connection& c) noexcept {
+        if (c.has(flags::window_inline) && c.state_ == kind::open) {
+            const std::uint32_t index = core_.pool.take(side::input);
+            if (index != none_index) {
+                take_over_inline(c, index);
+            }
+        }
+        compact(c, core_.pool.buffer_bytes());
+        const std::uint32_t room = c.window_capacity() - c.window_end_;
+        if (room != 0) {
+            c.set(flags::receiving | flags::receiving_into);
+            w_.backend.start_receive(who_of(c), {c.window_memory() + c.window_end_, room}, 0);
+        } else if (c.has(flags::window_inline)) {
+            core_.wait_for_pool(c);
+        }
+    }
+
+    // ---- the end
+
+    void begin_close(connection& c, bool abort) noexcept {
+        if (c.state_ == kind::closing) {
+            return;
+        }
+        NETIO_ASSERT(c.reason_.kind != close_kind::none);
+        NETIO_ASSERT(c.has(flags::attached));
+        c.state_ = kind::closing;
+        core_.wheel_of_connections.cancel(core_.index_of(c));
+        w_.backend.start_close(who_of(c), abort);
+    }
+
+    void closed(connection& c) noexcept {
+        if (c.has(flags::receiving_into) && !c.has(flags::discarding)) {
+            c.window_end_ = c.window_capacity();  // the kernel may have written there unreported
+        }
+        finish(c);
+    }
+
+    void finish(connection& c) noexcept {
+        c.state_ = kind::closing;
+        ++core_.counts.closed;
+        if (c.has(flags::opened)) {
+            if constexpr (detail::names_on_close<Handler>) {
+                handler_.on_close(c, c.reason_);
+                after_callback();
+            }
+        } else if (c.origin_ == origin::connected) {
+            if constexpr (detail::names_on_connect_failed<Handler>) {
+                handler_.on_connect_failed(c.connect_word(), failure_of(c.reason_));
+                after_callback();
+            }
+            tell(c, server_event_kind::connect_failed);
+        }
+        tell(c, server_event_kind::closed);
+        core_.free_slot(c);
+    }
+
+    static error failure_of(close_reason reason) noexcept {
+        switch (reason.kind) {
+        case close_kind::connect_failed:
+            return reason.why();
+        case close_kind::connect_timeout:
+            return error::timed_out;
+        case close_kind::shutdown:
+        case close_kind::drain_deadline:
+            return error::stopped;
+        default:
+            return error::cancelled;
+        }
+    }
+
+    // ---- control: listeners, stop, drain
+
+    std::uint32_t listeners_version() const noexcept {
+        return core_.shared->listeners_version.load(std::memory_order_acquire);
+    }
+    std::uint32_t listener_count() const noexcept {
+        return core_.shared->listener_count.load(std::memory_order_acquire);
+    }
+
+    void control() noexcept {
+        detail::shared_state& shared = *core_.shared;
+        const std::uint32_t version = listeners_version();
+        if (w_.listeners_seen != version && !w_.stopping && !w_.draining) {
+            w_.listeners_seen = version;
+            start_listening();
+        }
+        if (!w_.stopping && shared.stop_wanted.load(std::memory_order_acquire) != 0) {
+            w_.stopping = true;
+            begin_sweep();
+        }
+        const std::uint64_t drain = shared.drain_ms.load(std::memory_order_acquire);
+        if (!w_.draining && drain != 0) {
+            w_.draining = true;
+            w_.drain_due_ms = core_.now_up_ms + drain - 1;
+            server_event told;
+            told.kind = server_event_kind::drain_started;
+            tell(told);
+            begin_sweep();
+        }
+        if (w_.draining && !w_.drain_late && core_.now_ms >= w_.drain_due_ms) {
+            w_.drain_late = true;
+            begin_sweep();
+        }
+        if (w_.sweeping) {
+            sweep();
+        }
+        if ((w_.stopping || w_.draining) && core_.slots.in_use() == 0 && !w_.finished) {
+            finish_worker();
+        }
+    }
+
+    void finish_worker() noexcept {
+        w_.finished = true;
+        if (w_.draining) {
+            server_event told;
+            told.kind = server_event_kind::drain_finished;
+            tell(told);
+        }
+    }
+
+    void start_listening() noexcept {
+        for (std::uint32_t at = 0; at < listener_count(); ++at) {
+            if (!w_.watches[at].accepting && !w_.watches[at].resting) {
+                start_accept(at);
+            }
+        }
+        for (std::uint32_t at = core_.worker_index; at < w_.socket_count;
+             at += core_.shared->worker_count) {
+            detail::datagram_entry& socket = w_.sockets[at];
+            if (socket.in_use && !socket.receiving) {
+                socket.receiving =
+                    static_cast<bool>(w_.backend.start_receive_from(socket.handle, token::of(at, 1)));
+            }
+        }
+    }
+
+    void start_accept(std::uint32_t listener) noexcept {
+        if (w_.stopping || w_.draining) {
+            return;
+        }
+        const socket_handle handle = core_.shared->listeners[listener].handle;
+        const os_status started = w_.backend.start_accept(handle, token::of(listener, 1));
+        w_.watches[listener].accepting = static_cast<bool>(started);
+        if (!started) {
+            event e;
+            e.why = started.why;
+            e.os_code = started.os_code;
+            rest(listener, e);
+        }
+    }
+
+    void begin_sweep() noexcept {
+        w_.sweeping = true;
+        w_.sweep_at = 0;
+        if (w_.accept_stopped == 0) {
+            w_.accept_stopped = 1;
+            w_.next_resume_ms = wheel::never;
+            for (std::uint32_t at = 0; at < listener_count(); ++at) {
+                w_.watches[at].resting = false;
+                if (w_.watches[at].accepting) {
+                    w_.watches[at].accepting = false;
+                    w_.backend.stop_accept(token::of(at, 1));
+                }
+            }
+        }
+    }
+
+    /// Looks at every live slot once, a bounded number a turn.
+    void sweep() noexcept {
+        std::uint32_t left = turn_bounds::swept_slots;
+        while (w_.sweep_at < core_.slots.used_end() && left != 0) {
+            const std::uint32_t index = w_.sweep_at++;
+            --left;
+            if (core_.slots.is_live(index)) {
+                sweep_one(core_.hot[index]);
+            }
+        }
+        if (w_.sweep_at >= core_.slots.used_end()) {
+            w_.sweeping = false;
+        }
+        settle_touched();
+    }
+
+    void sweep_all() noexcept {
+        w_.sweep_at = 0;
+        do {
+            sweep();
+        } while (w_.sweeping && w_.sweep_at < core_.slots.used_end());
+    }
+
+    void sweep_one(connection& c) noexcept {
+        if (c.state_ == kind::closing) {
+            return;
+        }
+        if (w_.stopping || w_.drain_late) {
+            c.because(w_.stopping ? close_kind::shutdown : close_kind::drain_deadline);
+            begin_close(c, true);
+            return;
+        }
+        if (c.state_ != kind::open) {
+            if (c.state_ != kind::draining) {
+                c.because(close_kind::drained);
+                begin_close(c, true);
+            }
+            return;
+        }
+        if constexpr (detail::names_on_drain<Handler>) {
+            if (!c.has(flags::close_wanted)) {
+                handler_.on_drain(c);
+                after_callback();
+            }
+        }
+        settle(c);
+    }
+
+    /// Nothing under way: a drain need not wait for it.
+    static bool is_idle(const connection& c) noexcept {
+        return c.output_.words == 0 && c.window_begin_ == c.window_end_ && c.overflow_ == 0 &&
+               !c.has(flags::in_exchange | flags::is_parked | flags::close_wanted |
+                      flags::is_paused);
+    }
+
+    // ---- posts, and those who wait
+
+    void take_posts() noexcept {
+        post taken{};
+        for (std::uint32_t at = 0; at < turn_bounds::posts && core_.posts.pop(taken); ++at) {
+            connection* c = core_.find({taken.id});
+            if (c == nullptr || !c->has(flags::opened) || c->state_ == kind::closing) {
+                ++core_.counts.posts_stale;
+                continue;
+            }
+            c->stop_parking();
+            if constexpr (detail::names_on_post<Handler>) {
+                handler_.on_post(*c, taken.word);
+                after_callback();
+            }
+            settle(*c);
+            settle_touched();
+        }
+    }
+
+    bool pool_has_room() const noexcept {
+        return core_.pool.room(side::output) != 0 || core_.pool.room(side::input) != 0;
+    }
+
+    /// Buffers came back: those who were refused one, first come, first served.
+    void serve_waiting() noexcept {
+        for (std::uint32_t left = core_.waiting_count; left != 0 && pool_has_room(); --left) {
+            connection* c = core_.pop_waiting();
+            if (c->has(flags::refused)) {
+                offer_room(*c);
+            }
+            settle(*c);
+            settle_touched();
+        }
+    }
+
+    /// on_data that is owed for another reason than fresh bytes.
+    void serve_owed() noexcept {
+        for (std::uint32_t left = core_.due_count; left != 0; --left) {
+            connection* c = core_.pop_due();
+            if (c == nullptr) {
+                break;
+            }
+            if (c->has(flags::data_due)) {
+                deliver(*c);
+            }
+            settle(*c);
+            settle_touched();
+        }
+    }
+
+    // ---- datagrams
+
+    void datagram_event(const event& e) noexcept {
+        detail::datagram_entry& socket = w_.sockets[e.who.index()];
+        if (e.kind != event_kind::received) {
+            socket.receiving = false;
+            return;
+        }
+        ++core_.counts.datagrams_in;
+        if constexpr (detail::names_on_datagram<Handler>) {
+            static constexpr detail::datagram_calls calls{&send_datagram, &Backend::local_of};
+            datagram in;
+            in.source = e.peer;
+            in.peer = e.peer;
+            in.payload = {core_.pool.data(e.buffer_index), e.byte_count};
+            in.truncated = e.truncated;
+            if (unwrap(socket, in)) {
+                datagram_socket via(&w_, calls, {e.who.index()}, socket.handle);
+                handler_.on_datagram(via, in);
+                after_callback();
+            } else {
+                ++core_.counts.datagrams_refused;
+            }
+        }
+        core_.pool.give(e.buffer_index, side::input, e.byte_count);
+        settle_touched();
+    }
+
+    /// Takes the PROXY header off a datagram. False: none, a bad one, or from a stranger.
+    bool unwrap(const detail::datagram_entry& socket, datagram& in) const noexcept {
+        if (socket.proxy_required == proxy_mode::off) {
+            return true;
+        }
+        if (!trusts(socket.trusted_first, socket.trusted_count, in.peer)) {
+            return false;
+        }
+        const auto found = proxy::parse(in.payload, {});
+        if (found.status != parse_status::complete) {
+            return false;
+        }
+        in.payload = in.payload.subspan(found.consumed);
+        in.tlvs = found.value.tlvs;
+        if (found.value.cmd == proxy::command::proxy &&
+            (found.value.fam == proxy::family::ipv4 || found.value.fam == proxy::family::ipv6)) {
+            in.source = found.value.source;
+            in.proxied = true;
+        }
+        return true;
+    }
+
+    static bool send_datagram(void* worker, std::uint32_t socket, const endpoint& to,
+                              bytes payload) noexcept {
+        state& w = *static_cast<state*>(worker);
+        worker_core_t& core = w.core;
+        if (socket >= w.socket_count || !w.sockets[socket].in_use ||
+            payload.size() > core.pool.buffer_bytes() || w.send_slots.capacity() == 0) {
+            return false;
+        }
+        const std::uint32_t slot = w.send_slots.take();
+        if (slot == none_index) {
+            return false;
+        }
+        const std::uint32_t index = core.pool.take(side::output);
+        if (index == none_index) {
+            w.send_slots.give(slot);
+            return false;
+        }
+        std::memcpy(core.pool.data(index), payload.data(), payload.size());
+        w.sends[slot].buffer = index + 1;
+        w.sends[slot].byte_count = static_cast<std::uint32_t>(payload.size());
+        w.backend.start_send_to(w.sockets[socket].handle,
+                                token::of(slot, w.sends[slot].header.generation),
+                                {core.pool.data(index), payload.size()}, to);
+        return true;
+    }
+
+    void datagram_sent(const event& e) noexcept {
+        detail::datagram_send& out = w_.sends[e.who.index()];
+        NETIO_ASSERT(w_.send_slots.live(e.who.index(), e.who.generation()));
+        core_.counts.datagrams_out += e.kind == event_kind::sent ? 1 : 0;
+        core_.pool.give(out.buffer - 1, side::output, out.byte_count);
+        out.buffer = out.byte_count = 0;
+        w_.send_slots.give(e.who.index());
+    }
+
+    // ---- the observer
+
+    void tell(server_event& told) noexcept {
+        if constexpr (!std::is_same_v<Events, no_events>) {
+            told.worker = core_.worker_index;
+            events_->on_event(told);
+        } else {
+            static_cast<void>(told);
+        }
+    }
+    void tell(const connection& c, server_event_kind what) noexcept {
+        if constexpr (!std::is_same_v<Events, no_events>) {
+            server_event told;
+            told.kind = what;
+            told.reason = c.reason_;
+            told.why = what == server_event_kind::connect_failed ? failure_of(c.reason_)
+                                                                 : error::none;
+            told.listener = c.listener_;
+            told.id = c.id();
+            told.source = c.source();
+            told.bytes_in = c.bytes_in_;
+            told.bytes_out = c.bytes_out_;
+            told.lifetime_ms = c.age_ms();
+            tell(told);
+        } else {
+            static_cast<void>(c);
+            static_cast<void>(what);
+        }
+    }
+
+    static os_status start_connect(detail::worker_core& core, std::uint32_t index,
+                                   const stream_address& to) noexcept {
+        // The core is the first member of its state.
+        state& w = *reinterpret_cast<state*>(&core);
+        return w.backend.start_connect(to, core.shared->outgoing_socket,
+                                       token::of(index, core.slots.generation(index)));
+    }
+
+    using worker_core_t = detail::worker_core;
+
+    state& w_;
+    detail::worker_core& core_;
+    Handler& handler_;
+    Events* events_;
+};
+
+NETIO_END
+
+// ==== src/server.hpp ==============================================================================
+// floor 8 · storage and server: the memory, the listeners, the workers, in one object
+
+#include <cstdio>
+
+NETIO_BEGIN
+
+/// The memory of a server, sized at compile time: `constinit static netio::storage<{...}> memory;`
+/// lands in .bss. Serves one server; for another it must be all-zero again.
+template <limits Sizes, class Backend = default_backend>
+struct storage {
+    static_assert(wrong_field(Sizes) == nullptr, "netio: a field of the limits is out of range");
+    static constexpr limits sizes = Sizes;
+    static constexpr std::size_t byte_count = detail::storage_layout<Backend>::of(Sizes).total;
+
+    alignas(detail::page_bytes) std::byte memory[byte_count];
+};
+
+/// Memory sized at run time: all-zero bytes (fresh from mmap, calloc or static), at least
+/// `bytes_needed<Backend>(sizes)`. Must outlive the server.
+struct storage_view {
+    mutable_bytes memory{};
+    limits sizes{};
+};
+
+/// Names a listener of a server.
+struct listener_id {
+    std::uint32_t index = 0;
+    constexpr bool operator==(const listener_id&) const noexcept = default;
+};
+
+/// Everything a server counts, summed over its workers. Exact when no worker is running.
+struct server_stats {
+    detail::worker_counters counts{};
+    std::uint32_t open = 0;
+    static constexpr std::size_t pool_count = 6;
+    pool_stats pools[pool_count]{};
+};
+
+/// A network service in a box of memory. Listen, then `run` on each worker's thread. Never
+/// allocates, never starts a thread, never throws.
+///
+/// Which thread may call what: `post`, `stop`, `drain` any (the last two also in signal handlers); `listen` and `open_datagram` before the workers run, or on the only worker's
+/// thread; everything else the thread of the worker it concerns. The destructor ends what is left: by
+/// then no other thread may use the server.
+template <class Handler, class Backend = default_backend, class Gate = allow_all,
+          class Events = no_events>
+class server {
+    static_assert(std::is_same_v<Gate, allow_all>, "netio: gates come with a later release");
+    using state = detail::worker_state<Backend>;
+    using layout = detail::storage_layout<Backend>;
+    using loop = reactor<Handler, Backend, Events>;
+
+public:
+    template <limits Sizes>
+    server(storage<Sizes, Backend>& box, Handler& handler) noexcept
+        requires std::is_same_v<Events, no_events>
+        : server(storage_view{box.memory, Sizes}, handler) {}
+    template <limits Sizes>
+    server(storage<Sizes, Backend>& box, Handler& handler, Events& events) noexcept
+        : server(storage_view{box.memory, Sizes}, handler, events) {}
+    server(storage_view box, Handler& handler) noexcept
+        requires std::is_same_v<Events, no_events>
+        : handler_(handler) {
+        build(box);
+    }
+    server(storage_view box, Handler& handler, Events& events) noexcept
+        : handler_(handler), events_(&events) {
+        build(box);
+    }
+    server(const server&) = delete;
+    server& operator=(const server&) = delete;
+    ~server() { tear_down(); }
+
+    /// Whether released memory is overwritten (it is, unless this says no). Before the first run.
+    void wipe_released(bool wanted) noexcept {
+        for (std::uint32_t at = 0; at < worker_count(); ++at) {
+            worker_of(at).core.pool.set_wiping(wanted);
+        }
+    }
+    /// Touches all memory now, so that no page fault comes later (12 to 17 us each on some
+    /// machines). Costs its whole size in resident memory. Before the first run.
+    void prefault() noexcept {
+        for (std::size_t at = 0; at < memory_.size(); at += detail::page_bytes) {
+            auto* byte = reinterpret_cast<volatile std::byte*>(memory_.data() + at);
+            *byte = *byte;
+        }
+    }
+    /// How outgoing connections are made: their deadlines and socket options. Before the first run.
+    void outgoing(const connect_options& chosen) noexcept {
+        if (shared_ != nullptr) {
+            shared_->outgoing_times = chosen.times;
+            shared_->outgoing_socket = chosen.socket;
+        }
+    }
+
+    /// Binds and listens; workers accept once they run. The error is also `failure()`.
+    error listen(const listen_options& wanted, listener_id* id = nullptr) noexcept {
+        if (shared_ == nullptr) {
+            return failure_.code;
+        }
+        failure_ = {};
+        const std::uint32_t index = free_listener();
+        char name[119];
+        const std::string_view where = name_of(wanted.unix_path, wanted.address, wanted.port, name);
+        if (index == none_index) {
+            return fail("listen", where, error::full);
+        }
+        detail::listener_entry& entry = shared_->listeners[index];
+        stream_address address{{}, wanted.unix_path};
+        if (!resolve(wanted, address, where) || !apply(wanted, entry, where)) {
+            return failure_.code;
+        }
+        const os_handle bound = Backend::listen(address, wanted);
+        if (!bound) {
+            return fail("listen", where, bound.status.why, bound.status.os_code);
+        }
+        entry.handle = bound.handle;
+        entry.in_service.store(1, std::memory_order_relaxed);
+        entry.is_unix = !wanted.unix_path.empty();
+        shared_->listener_count.store(index + 1, std::memory_order_release);
+        shared_->listeners_version.fetch_add(1, std::memory_order_release);
+        if (id != nullptr) {
+            id->index = index;
+        }
+        return error::none;
+    }
+    /// The same, giving the listener's name.
+    result<listener_id> add_listener(const listen_options& wanted) noexcept {
+        listener_id id;
+        const error failed = listen(wanted, &id);
+        return failed == error::none ? result<listener_id>(id) : result<listener_id>(failed);
+    }
+    /// Where a listener is bound: its port when 0 was asked for.
+    endpoint local(listener_id id = {}) const noexcept {
+        return id.index < listener_total()
+                   ? Backend::local_of(shared_->listeners[id.index].handle).value
+                   : endpoint{};
+    }
+
+    /// Binds a UDP socket; worker `id % workers` serves it.
+    result<datagram_id> open_datagram(const datagram_options& wanted) noexcept {
+        char name[119];
+        const std::string_view where = name_of({}, wanted.address, wanted.port, name);
+        if (shared_ == nullptr) {
+            return failure_.code;
+        }
+        failure_ = {};
+        std::uint32_t index = 0;
+        while (index < sizes_.datagram_sockets_max && sockets_[index].in_use) {
+            ++index;
+        }
+        if (index == sizes_.datagram_sockets_max) {
+            return fail("open_datagram", where, error::full);
+        }
+        const result<endpoint> at = address_of(wanted.address, wanted.port, wanted.dual_stack);
+        if (!at) {
+            return fail("open_datagram", where, at.why);
+        }
+        detail::datagram_entry& entry = sockets_[index];
+        if (!take_trusted(wanted.trusted, entry.trusted_first, entry.trusted_count, where)) {
+            return failure_.code;
+        }
+        const os_handle bound = Backend::open_datagram(at.value, wanted);
+        if (!bound) {
+            return fail("open_datagram", where, bound.status.why, bound.status.os_code);
+        }
+        entry.handle = bound.handle;
+        entry.proxy_required = wanted.proxy;
+        entry.in_use = true;
+        shared_->listeners_version.fetch_add(1, std::memory_order_release);
+        return datagram_id{index};
+    }
+    endpoint local(datagram_id id) const noexcept {
+        return id.index < sizes_.datagram_sockets_max && sockets_ != nullptr &&
+                       sockets_[id.index].in_use
+                   ? Backend::local_of(sockets_[id.index].handle).value
+                   : endpoint{};
+    }
+
+    // ---- running
+
+    /// Serves as worker `worker` until a stop or drain is complete. none, or why it could not start.
+    error run(std::uint32_t worker = 0) noexcept {
+        const error opened = open(worker);
+        if (opened != error::none) {
+            return opened;
+        }
+        loop turns = loop_of(worker);
+        while (turns.turn(forever_ns)) {
+        }
+        return error::none;
+    }
+    /// One turn, for a loop of one's own: waits at most `ms` (0: not at all). False once a stop or
+    /// drain is complete, or if the worker can't open (see `failure`).
+    bool run_once(std::uint32_t ms = 0, std::uint32_t worker = 0) noexcept {
+        return open(worker) == error::none &&
+               loop_of(worker).turn(std::uint64_t{ms} * 1'000'000);
+    }
+    /// Something a foreign loop can poll for reading, or no_handle. Call `run_once` when it is
+    /// readable or `wait_ms` has passed.
+    socket_handle wait_handle(std::uint32_t worker = 0) noexcept {
+        return open(worker) == error::none ? worker_of(worker).backend.wait_handle() : no_handle;
+    }
+    /// Milliseconds, rounded up, that a foreign loop may sleep; -1: until the handle is readable.
+    std::int64_t wait_ms(std::uint32_t worker = 0) noexcept {
+        if (open(worker) != error::none) {
+            return 0;
+        }
+        const std::uint64_t ns = loop_of(worker).sleep_ns();
+        return ns == forever_ns ? -1 : static_cast<std::int64_t>((ns + 999'999) / 1'000'000);
+    }
+
+    // ---- on a worker's thread
+
+    /// `on_timer(word)` on worker `worker`, not earlier than `ms` from now. error::full: no timer
+    /// is free (limits::timers_max).
+    result<timer_id> after(std::uint64_t ms, std::uint64_t word,
+                           std::uint32_t worker = 0) noexcept {
+        const error opened = open(worker);
+        return opened == error::none ? loop_of(worker).after(ms, word) : result<timer_id>(opened);
+    }
+    /// False if it fired already or never was.
+    bool cancel(timer_id timer, std::uint32_t worker = 0) noexcept {
+        return open(worker) == error::none && loop_of(worker).cancel(timer);
+    }
+    /// Starts an outgoing connection: `on_open` or `on_connect_failed(word, error)` follows.
+    result<connection_id> connect(const endpoint& to, std::uint64_t word = 0,
+                                  std::uint32_t worker = 0) noexcept {
+        const error opened = open(worker);
+        return opened == error::none ? loop_of(worker).connect({to, {}}, word)
+                                     : result<connection_id>(opened);
+    }
+    result<connection_id> connect_unix(std::string_view path, std::uint64_t word = 0,
+                                       std::uint32_t worker = 0) noexcept {
+        const error opened = open(worker);
+        return opened == error::none ? loop_of(worker).connect({{}, path}, word)
+                                     : result<connection_id>(opened);
+    }
+    /// Takes over a connected, non-blocking stream socket; `on_open` runs inside this call. On an
+    /// error it stays the caller's.
+    result<connection_id> adopt(socket_handle handle, std::uint32_t worker = 0) noexcept {
+        const error opened = open(worker);
+        return opened == error::none ? loop_of(worker).adopt(handle)
+                                     : result<connection_id>(opened);
+    }
+    /// Sends one datagram from a socket of this server, on its worker's thread.
+    bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
+        const std::uint32_t worker = worker_count() == 0 ? 0 : from.index % worker_count();
+        return open(worker) == error::none && loop_of(worker).send_to(from, to, payload);
+    }
+
+    // ---- any thread
+
+    /// `on_post(c, word)` on the connection's worker. False: its queue is full. A connection that is
+    /// gone by then is counted as stale.
+    bool post(connection_id to, std::uint64_t word) noexcept {
+        const std::uint32_t per_worker = worker_count() == 0 ? 1 : worker_of(0).core.connections;
+        const std::uint32_t worker = token{to.bits}.index() / per_worker;
+        if (worker >= worker_count() || !worker_of(worker).core.posts.push({to.bits, word})) {
+            return false;
+        }
+        wake(worker);
+        return true;
+    }
+    /// Ends everything at once, with RST; `run` returns when all are closed. Also in a signal handler.
+    void stop() noexcept {
+        if (shared_ != nullptr) {
+            shared_->stop_wanted.store(1, std::memory_order_release);
+            wake_all();
+        }
+    }
+    /// Takes no new connections, closes idle ones at once, lets the others finish, ends what is left
+    /// after `ms`; then `run` returns. Also in a signal handler.
+    void drain(std::uint64_t ms) noexcept {
+        if (shared_ != nullptr) {
+            std::uint64_t none = 0;
+            shared_->drain_ms.compare_exchange_strong(none, ms + 1, std::memory_order_acq_rel);
+            wake_all();
+        }
+    }
+
+    // ---- facts
+
+    /// The first thing that went wrong, with its context; see `describe` and `report`.
+    const netio::failure& failure() const noexcept { return failure_; }
+    std::uint32_t worker_count() const noexcept {
+        return shared_ == nullptr ? 0 : sizes_.workers_max;
+    }
+    const limits& sizes() const noexcept { return sizes_; }
+    std::size_t memory_bytes() const noexcept { return memory_.size(); }
+
+    /// Counts and pools, summed. On a worker's thread, or when none runs.
+    server_stats stats() const noexcept {
+        server_stats out;
+        static constexpr const char* names[] = {"connections",    "input_buffers", "output_buffers",
+                                                "posts",          "timers",        "datagram_sends"};
+        for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
+            out.pools[at].name = names[at];
+        }
+        for (std::uint32_t at = 0; at < worker_count(); ++at) {
+            const state& w = worker_of(at);
+            add(out.counts, w.core.counts);
+            add(out.pools[0], w.core.slots.stats());
+            add(out.pools[1], w.core.pool.stats(side::input));
+            add(out.pools[2], w.core.pool.stats(side::output));
+            add(out.pools[3], w.core.posts.stats());
+            add(out.pools[4], w.timer_slots.stats());
+            add(out.pools[5], w.send_slots.stats());
+        }
+        out.open = shared_ == nullptr ? 0 : shared_->open_count.load(std::memory_order_relaxed);
+        return out;
+    }
+
+private:
+    // ---- building
+
+    void build(storage_view view) noexcept {
+        if (const char* field = wrong_field(view.sizes); field != nullptr) {
+            fail("limits", field, error::limits_invalid);
+            return;
+        }
+        sizes_ = view.sizes;
+        const auto place = layout::of(view.sizes);
+        const auto start = reinterpret_cast<std::uintptr_t>(view.memory.data());
+        const std::size_t skip = (detail::page_bytes - start % detail::page_bytes) %
+                                 detail::page_bytes;
+        if (view.memory.size() < skip + place.total) {
+            failure_.needed = skip + place.total;
+            failure_.given = view.memory.size();
+            fail("storage", "", error::memory_too_small);
+            return;
+        }
+        const std::uint64_t wanted = descriptors_needed(view.sizes);
+        const std::uint64_t allowed = Backend::reserve_descriptors(wanted);
+        if (allowed < wanted) {
+            failure_.needed = wanted;
+            failure_.given = allowed;
+            fail("connections_max", "", error::descriptors_limit);
+            return;
+        }
+        memory_ = view.memory.subspan(skip, place.total);
+        std::byte* base = memory_.data();
+        shared_ = ::new (static_cast<void*>(base + place.shared)) detail::shared_state{};
+        shared_->listeners = reinterpret_cast<detail::listener_entry*>(base + place.listeners);
+        shared_->trusted = reinterpret_cast<network*>(base + place.trusted);
+        shared_->connections_max = view.sizes.connections_max;
+        shared_->worker_count = view.sizes.workers_max;
+        sockets_ = reinterpret_cast<detail::datagram_entry*>(base + place.sockets);
+        workers_ = base + place.workers;
+        worker_bytes_ = place.worker.total;
+        for (std::uint32_t at = 0; at < view.sizes.workers_max; ++at) {
+            detail::build_worker<Backend>(workers_ + at * worker_bytes_, view.sizes, at, *shared_,
+                                          sockets_);
+        }
+    }
+
+    /// Each connection, each listener and UDP socket, the standard three, and a few for each worker.
+    static constexpr std::uint64_t descriptors_needed(const limits& sizes) noexcept {
+        return std::uint64_t{sizes.connections_max} + sizes.listeners_max +
+               sizes.datagram_sockets_max + 4u * sizes.workers_max + 8;
+    }
+
+    void tear_down() noexcept {
+        for (std::uint32_t at = 0; at < worker_count(); ++at) {
+            if (worker_of(at).is_open.load(std::memory_order_acquire) != 0) {
+                loop_of(at).shut_down();
+                worker_of(at).is_open.store(0, std::memory_order_release);
+                worker_of(at).backend.close();
+            }
+        }
+        for (std::uint32_t at = 0; at < listener_total(); ++at) {
+            Backend::close_handle(shared_->listeners[at].handle, false);
+        }
+        for (std::uint32_t at = 0; sockets_ != nullptr && at < sizes_.datagram_sockets_max; ++at) {
+            if (sockets_[at].in_use) {
+                Backend::close_handle(sockets_[at].handle, false);
+            }
+        }
+    }
+
+    error open(std::uint32_t worker) noexcept {
+        if (worker < worker_count() &&
+            worker_of(worker).is_open.load(std::memory_order_relaxed) != 0) {
+            return error::none;
+        }
+        if (shared_ == nullptr) {
+            return failure_.code;
+        }
+        if (worker >= worker_count()) {
+            return error::option_invalid;
+        }
+        const os_status opened = loop_of(worker).open();
+        if (!opened && !open_failed_.exchange(true)) {  // the first of several workers reports
+            fail("open", Backend::name, opened.why, opened.os_code);
+        }
+        return opened.why;
+    }
+
+    /// The state is the first thing in a worker's stretch.
+    state& worker_of(std::uint32_t worker) const noexcept {
+        return *reinterpret_cast<state*>(workers_ + worker * worker_bytes_);
+    }
+    loop loop_of(std::uint32_t worker) noexcept {
+        return loop(worker_of(worker), handler_, events_);
+    }
+
+    // ---- options
+
+    std::uint32_t listener_total() const noexcept {
+        return shared_ == nullptr ? 0 : shared_->listener_count.load(std::memory_order_acquire);
+    }
+    std::uint32_t free_listener() const noexcept {
+        return listener_total() < sizes_.listeners_max ? listener_total() : none_index;
+    }
+
+    static result<endpoint> address_of(std::string_view text, std::uint16_t port,
+                                       bool dual_stack) noexcept {
+        if (text.empty()) {
+            return dual_stack ? any_ipv6(port) : any_ipv4(port);
+        }
+        result<endpoint> at = parse_address(text);
+        at.value.port = port;
+        return at;
+    }
+
+    bool resolve(const listen_options& wanted, stream_address& address,
+                 std::string_view where) noexcept {
+        if (!wanted.unix_path.empty()) {
+            return true;
+        }
+        const result<endpoint> at = address_of(wanted.address, wanted.port, wanted.dual_stack);
+        if (!at) {
+            fail("listen", where, at.why);
+            return false;
+        }
+        address.ip = at.value;
+        return true;
+    }
+
+    bool apply(const listen_options& wanted, detail::listener_entry& entry,
+               std::string_view where) noexcept {
+        if (wanted.header_max < detail::ingress_bytes || wanted.header_max > 65'551) {
+            failure_.needed = detail::ingress_bytes;
+            failure_.given = wanted.header_max;
+            fail("listen", "header_max", error::option_invalid);
+            return false;
+        }
+        if (wanted.header_max > detail::ingress_bytes &&
+            (wanted.header_max > sizes_.buffer_bytes || sizes_.preface_buffers_max == 0)) {
+            failure_.needed = wanted.header_max;
+            failure_.given = sizes_.preface_buffers_max == 0 ? detail::ingress_bytes
+                                                             : sizes_.buffer_bytes;
+            fail("listen", "header_max", error::option_invalid);
+            return false;
+        }
+        if (wanted.proxy == proxy_mode::required && wanted.times.preface_ms != 0 &&
+            wanted.times.preface_ms < 3000) {
+            failure_.needed = 3000;
+            failure_.given = wanted.times.preface_ms;
+            fail("listen", "preface_ms", error::option_invalid);
+            return false;
+        }
+        if (!take_trusted(wanted.trusted, entry.trusted_first, entry.trusted_count, where)) {
+            return false;
+        }
+        entry.times = wanted.times;
+        entry.connections_max = wanted.connections_max;
+        entry.header_max = wanted.header_max;
+        entry.proxy_required = wanted.proxy;
+        entry.versions = wanted.versions;
+        entry.tcp6_with_ipv4 = wanted.tcp6_with_ipv4;
+        return true;
+    }
+
+    /// Parses "a/b, c/d" into the table of trusted networks.
+    bool take_trusted(std::string_view list, std::uint32_t& first, std::uint32_t& count,
+                      std::string_view where) noexcept {
+        first = shared_->trusted_count;
+        count = 0;
+        while (!list.empty()) {
+            const std::size_t comma = list.find(',');
+            std::string_view item = list.substr(0, comma);
+            list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
+            while (!item.empty() && item.front() == ' ') {
+                item.remove_prefix(1);
+            }
+            while (!item.empty() && item.back() == ' ') {
+                item.remove_suffix(1);
+            }
+            const result<network> block = parse_network(item);
+            if (!block || first + count == sizes_.trusted_networks_max) {
+                fail("trusted", block ? where : item, block ? error::full : block.why);
+                return false;
+            }
+            shared_->trusted[first + count++] = block.value;
+        }
+        shared_->trusted_count = first + count;
+        return true;
+    }
+
+    // ---- failing
+
+    static std::string_view name_of(std::string_view path, std::string_view address,
+                                    std::uint16_t port, std::span<char> out) noexcept {
+        detail::line_writer line(out);
+        if (!path.empty()) {
+            return line.put(path).finish();
+        }
+        const bool bare_ipv6 = address.find(':') != std::string_view::npos;
+        line.put(bare_ipv6 ? "[" : "").put(address.empty() ? "0.0.0.0" : address);
+        return line.put(bare_ipv6 ? "]:" : ":").put(std::uint64_t{port}).finish();
+    }
+
+    error fail(const char* operation, std::string_view subject, error why,
+               std::int32_t os_code = 0) noexcept {
+        failure_.operation = operation;
+        failure_.code = why;
+        failure_.os_code = os_code;
+        failure_.os_name = os_code != 0 ? Backend::os_name(os_code) : "";
+        failure_.about(subject);
+        return why;
+    }
+
+    // ---- waking, summing
+
+    void wake(std::uint32_t worker) noexcept {
+        if (worker_of(worker).is_open.load(std::memory_order_acquire) != 0) {
+            worker_of(worker).backend.wake();
+        }
+    }
+    void wake_all() noexcept {
+        for (std::uint32_t at = 0; at < worker_count(); ++at) {
+            wake(at);
+        }
+    }
+
+    static void add(detail::worker_counters& to, const detail::worker_counters& from) noexcept {
+        static_assert(sizeof(to) % sizeof(std::uint64_t) == 0);
+        constexpr std::size_t count = sizeof(to) / sizeof(std::uint64_t);
+        std::uint64_t sums[count];
+        std::uint64_t more[count];
+        std::memcpy(sums, &to, sizeof(to));
+        std::memcpy(more, &from, sizeof(to));
+        for (std::size_t at = 0; at < count; ++at) {
+            sums[at] += more[at];
+        }
+        std::memcpy(&to, sums, sizeof(to));
+    }
+    static void add(pool_stats& to, const pool_stats& from) noexcept {
+        to.capacity += from.capacity;
+        to.in_use += from.in_use;
+        to.high_water += from.high_water;
+        to.refused += from.refused;
+    }
+
+    Handler& handler_;
+    Events* events_ = nullptr;  // none is asked for where Events is no_events
+    netio::failure failure_{};
+    limits sizes_{};
+    mutable_bytes memory_{};
+    detail::shared_state* shared_ = nullptr;
+    detail::datagram_entry* sockets_ = nullptr;
+    std::byte* workers_ = nullptr;
+    std::size_t worker_bytes_ = 0;
+    std::atomic<bool> open_failed_ = false;
+};
+
+template <limits Sizes, class Backend, class Handler>
+server(storage<Sizes, Backend>&, Handler&) -> server<Handler, Backend>;
+template <limits Sizes, class Backend, class Handler, class Events>
+server(storage<Sizes, Backend>&, Handler&, Events&) -> server<Handler, Backend, allow_all, Events>;
+template <class Handler>
+server(storage_view, Handler&) -> server<Handler>;
+template <class Handler, class Events>
+server(storage_view, Handler&, Events&) -> server<Handler, default_backend, allow_all, Events>;
+
+/// For the end of main: one line to standard error if something failed, and the exit code.
+template <class Handler, class Backend, class Gate, class Events>
+int report(const char* program, const server<Handler, Backend, Gate, Events>& of) noexcept {
+    if (!of.failure()) {
+        return 0;
+    }
+    char line[320];
+    describe(of.failure(), line);
+    std::fprintf(stderr, "%s: %s\n", program, line);
+    return 1;
 }
 
 NETIO_END

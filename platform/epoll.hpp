@@ -256,9 +256,9 @@ public:
     static result<endpoint> local_of(socket_handle handle) noexcept {
         return detail::local_endpoint<Sys>(handle);
     }
-    static void close_handle(socket_handle handle) noexcept {
+    static void close_handle(socket_handle handle, bool abort) noexcept {
         NETIO_ASSERT(handle >= 0);
-        Sys::close(static_cast<int>(handle));
+        close_descriptor(static_cast<int>(handle), abort);
     }
     static std::uint64_t reserve_descriptors(std::uint64_t count) noexcept {
         return detail::raise_descriptor_limit<Sys>(count);
@@ -437,12 +437,7 @@ public:
         if ((at.flags & starved) != 0) {
             unlink_starved(who.index() + 1);
         }
-        if (abort) {
-            // Without a shutdown before, so the reset leaves no TIME_WAIT on this side.
-            const linger at_once{1, 0};
-            Sys::setsockopt(at.descriptor, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-        }
-        Sys::close(at.descriptor);
+        close_descriptor(at.descriptor, abort);
         at.descriptor = 0;
         at.flags = (at.flags & in_run_list) | closing;
         link(who.index() + 1);
@@ -652,6 +647,15 @@ private:
         starved_first_ = starved_last_ = 0;
         waiting_first_ = waiting_last_ = 0;
         skipped_ = foreign_ = false;
+    }
+
+    static void close_descriptor(int descriptor, bool abort) noexcept {
+        if (abort) {
+            // Without a shutdown before, so the reset leaves no TIME_WAIT on this side.
+            const linger at_once{1, 0};
+            Sys::setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+        }
+        Sys::close(descriptor);
     }
 
     os_status give_up_open(int code) noexcept {

@@ -40,6 +40,9 @@ public:
         wipe_ = wipe;
     }
 
+    /// Turns wiping on or off for what is given back from now on.
+    void set_wiping(bool wanted) noexcept { wipe_ = wanted; }
+
     /// The index of a buffer that is charged to `who`, or none_index, counted as refused, when the
     /// quota is used up. Its bytes are zero with wiping, else whatever the last user left.
     std::uint32_t take(side who) noexcept {

@@ -57,20 +57,20 @@ class server {
 
 public:
     template <limits Sizes>
-    server(storage<Sizes, Backend>& memory, Handler& handler) noexcept
+    server(storage<Sizes, Backend>& box, Handler& handler) noexcept
         requires std::is_same_v<Events, no_events>
-        : server(storage_view{memory.memory, Sizes}, handler) {}
+        : server(storage_view{box.memory, Sizes}, handler) {}
     template <limits Sizes>
-    server(storage<Sizes, Backend>& memory, Handler& handler, Events& events) noexcept
-        : server(storage_view{memory.memory, Sizes}, handler, events) {}
-    server(storage_view memory, Handler& handler) noexcept
+    server(storage<Sizes, Backend>& box, Handler& handler, Events& events) noexcept
+        : server(storage_view{box.memory, Sizes}, handler, events) {}
+    server(storage_view box, Handler& handler) noexcept
         requires std::is_same_v<Events, no_events>
         : handler_(handler) {
-        build(memory);
+        build(box);
     }
-    server(storage_view memory, Handler& handler, Events& events) noexcept
+    server(storage_view box, Handler& handler, Events& events) noexcept
         : handler_(handler), events_(&events) {
-        build(memory);
+        build(box);
     }
     server(const server&) = delete;
     server& operator=(const server&) = delete;
