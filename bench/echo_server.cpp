@@ -1,0 +1,114 @@
+// c++ -std=c++20 -O2 -I. -pthread bench/echo_server.cpp -o echo_server
+//
+// The echo service that benchmarks measure, with what can be switched on the command line:
+//   --port P (0: any)  --workers N  --backend epoll  --mode copy|move  --proxy off|required
+//   --connections N  --no-wipe  --deadlines off
+// Prints `listening PORT` and serves until SIGTERM.
+#include "netio.hpp"
+
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <sys/mman.h>
+#include <thread>
+
+namespace {
+
+struct settings {
+    netio::limits sizes{.connections_max = 10'000};
+    netio::listen_options listen{.address = "127.0.0.1"};
+    bool move = false;
+    bool wipe = true;
+};
+
+struct echo {
+    bool move;
+    std::size_t on_data(netio::connection& peer, netio::bytes in) noexcept {
+        return move ? peer.move_input_to(peer) : peer.write(in);
+    }
+};
+
+using echo_server = netio::server<echo>;
+echo_server* running = nullptr;
+
+[[noreturn]] void refuse(const char* what, const char* which) {
+    std::fprintf(stderr, "echo_server: %s: %s\n", what, which);
+    std::exit(2);
+}
+
+std::uint32_t number(const char* flag, const char* text) {
+    char* end = nullptr;
+    const unsigned long value = std::strtoul(text, &end, 10);
+    if (end == text || *end != '\0' || value > 0xFFFFFFul) {
+        refuse("not a number", flag);
+    }
+    return static_cast<std::uint32_t>(value);
+}
+
+void take(settings& chosen, const char* flag, const char* value) {
+    const auto is = [flag](const char* name) { return std::strcmp(flag, name) == 0; };
+    const auto says = [value](const char* word) { return std::strcmp(value, word) == 0; };
+    if (is("--port")) {
+        chosen.listen.port = static_cast<std::uint16_t>(number(flag, value));
+    } else if (is("--workers")) {
+        chosen.sizes.workers_max = number(flag, value);
+    } else if (is("--connections")) {
+        chosen.sizes.connections_max = number(flag, value);
+    } else if (is("--backend") && says("epoll")) {
+    } else if (is("--mode") && (says("copy") || says("move"))) {
+        chosen.move = says("move");
+    } else if (is("--proxy") && (says("off") || says("required"))) {
+        chosen.listen.proxy =
+            says("off") ? netio::proxy_mode::off : netio::proxy_mode::required;
+    } else if (is("--deadlines") && says("off")) {
+        chosen.listen.times = {0, 0, 0, 0, 0, 0, 2000, 0};
+    } else {
+        refuse("unknown option or value", flag);
+    }
+}
+
+settings parse(int count, char** words) {
+    settings chosen;
+    for (int at = 1; at < count; ++at) {
+        if (std::strcmp(words[at], "--no-wipe") == 0) {
+            chosen.wipe = false;
+        } else if (at + 1 < count) {
+            take(chosen, words[at], words[at + 1]);
+            ++at;
+        } else {
+            refuse("missing value", words[at]);
+        }
+    }
+    return chosen;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+    const settings chosen = parse(count, words);
+    const std::size_t needed = netio::bytes_needed<netio::default_backend>(chosen.sizes);
+    void* memory = ::mmap(nullptr, needed, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+        refuse("no memory", "mmap");
+    }
+    echo handler{chosen.move};
+    echo_server server{{{static_cast<std::byte*>(memory), needed}, chosen.sizes}, handler};
+    if (server.listen(chosen.listen) != netio::error::none) {
+        return netio::report("echo_server", server);
+    }
+    server.wipe_released(chosen.wipe);
+    running = &server;
+    std::signal(SIGTERM, [](int) { running->stop(); });
+    std::printf("listening %u\n", server.local(netio::listener_id{}).port);
+    std::fflush(stdout);
+    std::thread others[255];
+    for (std::uint32_t at = 1; at < chosen.sizes.workers_max; ++at) {
+        others[at] = std::thread([&server, at] { server.run(at); });
+    }
+    server.run(0);
+    for (std::uint32_t at = 1; at < chosen.sizes.workers_max; ++at) {
+        others[at].join();
+    }
+    return netio::report("echo_server", server);
+}
