@@ -7347,8 +7347,7 @@ private:
             code = errno;
         }
         if (code != 0) {
-            Sys::close(at.descriptor);
-            at = connection{};
+            at.flags = (at.flags & ~connecting) | attached | receive_over | send_over;
             to.fail(who, operation::connect, detail::error_of(code), code);
             return;
         }
@@ -9123,9 +9122,8 @@ private:
 
     void failed(connection& c, const event& e) noexcept {
         if (e.op == operation::connect) {
-            // The backend has let go of it: there is nothing to close.
             c.because(close_kind::connect_failed, static_cast<std::uint16_t>(e.why));
-            finish(c);
+            begin_close(c, true);
             return;
         }
         c.because(kind_of(e.why), static_cast<std::uint16_t>(e.why));

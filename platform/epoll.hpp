@@ -822,8 +822,7 @@ private:
             code = errno;
         }
         if (code != 0) {
-            Sys::close(at.descriptor);
-            at = connection{};
+            at.flags = (at.flags & ~connecting) | attached | receive_over | send_over;
             to.fail(who, operation::connect, detail::error_of(code), code);
             return;
         }

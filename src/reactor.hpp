@@ -829,9 +829,8 @@ private:
 
     void failed(connection& c, const event& e) noexcept {
         if (e.op == operation::connect) {
-            // The backend has let go of it: there is nothing to close.
             c.because(close_kind::connect_failed, static_cast<std::uint16_t>(e.why));
-            finish(c);
+            begin_close(c, true);
             return;
         }
         c.because(kind_of(e.why), static_cast<std::uint16_t>(e.why));

@@ -596,14 +596,18 @@ TEST_CASE("posts reach their connection, wake a parked one, and are dropped when
         CHECK(w.server->post(id, 11));
         w.pump();
         CHECK(w.handler.log ==
-              std::vector<std::string>{"open", "data 4", "post 11", "data 4"});
+              std::vector<std::string>{"open", "data 4", "post 11", "data 2"});
+        w.handler.data = [](netio::connection&, netio::bytes in) { return in.size(); };
+        CHECK(w.server->post(id, 12));
+        w.pump();
+        CHECK(w.handler.log.back() == "data 2");  // what came while it was parked
         peer.reset();
-        w.server->post(id, 1);
         w.pump();
-        CHECK(w.server->post(id, 2));
+        CHECK(w.handler.closed == 1);
+        CHECK(w.server->post(id, 13));
         w.pump();
-        CHECK(w.handler.count("post 2") == 0);
-        CHECK(w.server->stats().counts.posts_stale >= 1);
+        CHECK(w.handler.count("post 13") == 0);
+        CHECK(w.server->stats().counts.posts_stale == 1);
     });
 }
 
@@ -889,11 +893,11 @@ TEST_CASE("listening fails with the thing named, holds nothing, and a later try 
     CHECK(told({.address = "1.2.3", .port = 80}).starts_with("listen 1.2.3:80: "));
     CHECK(told({.trusted = "10.0.0.0/33"}).starts_with("trusted 10.0.0.0/33: "));
     CHECK(told({.header_max = 100}) ==
-          "listen header_max: option out of range, needed 536 given 100");
+          "listen header_max: option out of range, needed 536, given 100");
     CHECK(told({.header_max = 4096}) ==
-          "listen header_max: option out of range, needed 4096 given 1024");
+          "listen header_max: option out of range, needed 4096, given 1024");
     CHECK(told({.proxy = netio::proxy_mode::required, .times = {.preface_ms = 2999}}) ==
-          "listen preface_ms: option out of range, needed 3000 given 2999");
+          "listen preface_ms: option out of range, needed 3000, given 2999");
     CHECK(w.net.descriptors_open() == before);
     CHECK(w.server->listen({.port = 9000}) == netio::error::none);
     CHECK_FALSE(static_cast<bool>(w.server->failure()));
@@ -913,7 +917,7 @@ TEST_CASE("too little memory, wrong limits and too few descriptors are told with
         server_type server({memory.all().first(4096), small_limits}, handler, events);
         CHECK(netio::describe(server.failure(), line) ==
               "storage: too little memory, needed " +
-                  std::to_string(needed - netio::detail::page_bytes) + " given 4096");
+                  std::to_string(needed - netio::detail::page_bytes) + ", given 4096");
         CHECK(server.listen({}) == netio::error::memory_too_small);
         CHECK(server.run() == netio::error::memory_too_small);
     }
@@ -928,7 +932,7 @@ TEST_CASE("too little memory, wrong limits and too few descriptors are told with
         net.options.descriptors_max = 10;
         server_type server({memory.all(), small_limits}, handler, events);
         CHECK(netio::describe(server.failure(), line) ==
-              "connections_max: descriptor limit too low, needed 34 given 10");
+              "connections_max: descriptor limit too low, needed 34, given 10");
     }
 }
 
