@@ -122,17 +122,19 @@ NETIO_BEGIN
 
 NETIO_END
 
+// Never evaluated, but compiled: what only an assert names is not unused where it is left out.
+#define NETIO_UNCHECKED(condition) static_cast<void>(false && (condition))
 #if NETIO_CHECKS >= 1
 #define NETIO_ASSERT(condition)                                                                    \
     (NETIO_LIKELY(condition) ? static_cast<void>(0)                                                \
                              : ::netio::assert_failed(#condition, __FILE__, __LINE__))
 #else
-#define NETIO_ASSERT(condition) static_cast<void>(0)
+#define NETIO_ASSERT(condition) NETIO_UNCHECKED(condition)
 #endif
 #if NETIO_CHECKS >= 2
 #define NETIO_ASSERT_SLOW(condition) NETIO_ASSERT(condition)
 #else
-#define NETIO_ASSERT_SLOW(condition) static_cast<void>(0)
+#define NETIO_ASSERT_SLOW(condition) NETIO_UNCHECKED(condition)
 #endif
 
 #endif
