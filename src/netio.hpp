@@ -29,5 +29,6 @@
 #include "platform/default_backend.hpp"
 #include "src/reactor.hpp"
 #include "src/server.hpp"
+#include "src/proxy.hpp"
 
 #endif
