@@ -19,30 +19,38 @@ static_assert(sizeof(wheel_node) == 16);
 
 namespace detail {
 
-/// The first and last node of a list as index + 1, both 0 when it is empty.
+/// The first and last node of a list as index + 1, both 0 when it is empty. While it is not,
+/// `earliest` is no later than any due in it; a cancel leaves it too early.
 struct wheel_list {
+    std::uint64_t earliest;
     std::uint32_t first;
     std::uint32_t last;
 };
 
-/// Geometry. Level 0 has one list a tick for the 2^12 ticks after the position; each higher level
-/// has 64 lists, each as wide as the whole level below, up to the full 64 bits of a tick.
+/// Geometry, chosen by measurement. Level 0 has a list for each of the next 64 ticks. Level 1 has
+/// 1,024 lists, each as wide as level 0: at a millisecond a tick it reaches 65 s, past every
+/// default deadline, so that a timer is moved once, at most 64 ticks before it fires and thus still
+/// in the cache then. The upper levels have 64 lists each, each as wide as the whole level below,
+/// until all 64 bits of a tick are covered: there is no "too far". 25 KiB in all.
 struct wheel_heads {
-    static constexpr std::uint32_t near_bits = 12;
-    static constexpr std::uint32_t near_count = 1u << near_bits;
-    static constexpr std::uint32_t far_levels = (64 - near_bits + 5) / 6;
-    static constexpr std::uint32_t far_count = far_levels * 64;
-    static constexpr std::uint32_t late_list = near_count + far_count;
+    static constexpr std::uint32_t tick_lists = 64;
+    static constexpr std::uint32_t middle_lists = 1024;
+    static constexpr std::uint32_t upper_levels = 8;
+    static constexpr std::uint32_t middle_shift = 6;
+    static constexpr std::uint32_t upper_shift = 16;
+
+    static constexpr std::uint32_t first_middle = tick_lists;
+    static constexpr std::uint32_t first_upper = first_middle + middle_lists;
+    static constexpr std::uint32_t late_list = first_upper + upper_levels * 64;
     static constexpr std::uint32_t ready_list = late_list + 1;
     static constexpr std::uint32_t list_count = ready_list + 1;
 
-    std::uint64_t near_summary;                // bit w: near_words[w] is not 0
-    std::uint64_t near_words[near_count / 64]; // bit per list of level 0: it is not empty
-    std::uint64_t far_words[far_levels];       // the same for the higher levels
-    std::uint64_t far_earliest[far_count];     // while not empty: no later than any due in it
+    std::uint64_t summary;                      // bit w: words[w] is not 0
+    std::uint64_t words[(list_count + 63) / 64]; // bit per list: it is not empty
     wheel_list lists[list_count];
 };
-static_assert(wheel_heads::near_count / 64 <= 64, "one summary word");
+static_assert(wheel_heads::middle_lists == 16 * 64, "next_middle turns 16 bits of the summary");
+static_assert(wheel_heads::upper_shift + 6 * wheel_heads::upper_levels == 64);
 
 }  // namespace detail
 
@@ -53,11 +61,11 @@ static_assert(wheel_heads::near_count / 64 <= 64, "one summary word");
 /// tick comes for which the node was armed, the callback answers with the later tick.
 ///
 /// How it stays exact: everything due at or before `position` has left the levels. A node due at
-/// most 2^12 ticks after it stands in the list of exactly its tick; one that is due later stands in
-/// the lowest level of which its tick is at most 64 lists ahead. The position never jumps over a
-/// list that holds something: a list of level 0 is moved aside to be fired, one of a higher level
-/// is taken apart into lower levels just before its first tick. The bits make empty stretches cost
-/// nothing, so a jump of the clock costs what is due, not what has passed.
+/// most 64 ticks after it stands in the list of exactly its tick; any other stands in the lowest
+/// level whose lists reach to its tick. The position never jumps over a list that holds something:
+/// one of level 0 is moved aside to be fired, one of a higher level is taken apart into lower levels
+/// just before its first tick. The bits make empty stretches cost nothing, so a jump of the clock
+/// costs what is due, not what has passed.
 class wheel {
     using heads = detail::wheel_heads;
     using list = detail::wheel_list;
@@ -94,6 +102,7 @@ public:
     /// Arms node `index` for tick `due`, or moves it there if it is armed for another. What is due
     /// already fires at the next expire. May be called inside a callback, for any node.
     void arm(std::uint32_t index, std::uint64_t due) noexcept {
+        NETIO_ASSERT(index < count_);
         wheel_node& moved = node(index);
         if (moved.prev != 0) {
             if (moved.due == due) {
@@ -114,6 +123,7 @@ public:
     /// Disarms node `index`; nothing happens if it is not armed. May be called inside a callback,
     /// for any node.
     void cancel(std::uint32_t index) noexcept {
+        NETIO_ASSERT(index < count_);
         wheel_node& cancelled = node(index);
         if (cancelled.prev == 0) {
             return;
@@ -124,7 +134,10 @@ public:
         --armed_;
     }
 
-    bool armed(std::uint32_t index) const noexcept { return node(index).prev != 0; }
+    bool armed(std::uint32_t index) const noexcept {
+        NETIO_ASSERT(index < count_);
+        return node(index).prev != 0;
+    }
 
     /// The tick for which `index` is armed; it must be.
     std::uint64_t due(std::uint32_t index) const noexcept {
@@ -170,7 +183,7 @@ public:
     }
 
     /// The earliest tick at which expire has something to fire: exact, except that it may be too
-    /// early after a cancel or move of a node due more than 2^12 ticks after the last expire. 0 if
+    /// early after a cancel or move of a node due more than 64 ticks after the last expire. 0 if
     /// something is late or was left over, `never` if nothing is armed (or only for never).
     std::uint64_t next_due() const noexcept {
         if (armed_ == 0) {
@@ -179,14 +192,16 @@ public:
         if (list_at(heads::late_list).first != 0 || list_at(heads::ready_list).first != 0) {
             return 0;
         }
-        std::uint64_t earliest = next_near();
-        for (std::uint32_t level = 0; level < heads::far_levels; ++level) {
-            if (heads_->far_words[level] != 0) {
-                const std::uint64_t block = next_block(level);
-                const std::uint64_t found =
-                    heads_->far_earliest[level * 64 + static_cast<std::uint32_t>(block % 64)];
-                earliest = found < earliest ? found : earliest;
-            }
+        std::uint64_t earliest = next_tick();
+        const stretch middle = next_middle();
+        if (middle.start < earliest) {
+            const std::uint64_t found = list_at(middle.list_index).earliest;
+            earliest = found < earliest ? found : earliest;
+        }
+        for (std::uint32_t left = upper_filled(); left != 0; left &= left - 1) {
+            const stretch upper = next_upper(static_cast<std::uint32_t>(std::countr_zero(left)));
+            const std::uint64_t found = list_at(upper.list_index).earliest;
+            earliest = found < earliest ? found : earliest;
         }
         return earliest;
     }
@@ -198,56 +213,61 @@ private:
     // A link is index + 1 of the neighbour, or this bit and the number of the list at its two ends.
     // Never 0 while the node is armed.
     static constexpr std::uint32_t list_mark = 0x80000000;
-    static constexpr std::uint32_t near_mask = heads::near_count - 1;
 
-    struct coarse_list {
-        std::uint64_t start;  // the first tick of the list's stretch, never if there is none
+    /// A list that is to be taken apart, and the first tick of its stretch.
+    struct stretch {
+        std::uint64_t start;  // never if there is none
         std::uint32_t list_index;
     };
 
     wheel_node& node(std::uint32_t index) const noexcept {
-        NETIO_ASSERT(index < count_);
+        NETIO_ASSERT_SLOW(index < count_);
         return *reinterpret_cast<wheel_node*>(first_ + stride_ * index);
     }
     list& list_at(std::uint32_t list_index) const noexcept { return heads_->lists[list_index]; }
 
-    static std::uint32_t shift_of(std::uint32_t level) noexcept {
-        return heads::near_bits + 6 * level;
+    static std::uint32_t shift_of(std::uint32_t upper_level) noexcept {
+        return heads::upper_shift + 6 * upper_level;
     }
 
     /// Links a node that is due after the position into its level.
     void place(wheel_node& placed, std::uint32_t index) noexcept {
-        const std::uint64_t ahead = placed.due - position_ - 1;
-        if (NETIO_LIKELY(ahead < heads::near_count)) {
-            const auto slot = static_cast<std::uint32_t>(placed.due) & near_mask;
-            append(placed, index, slot);
-            return;
+        append(placed, index, list_for(placed.due));
+    }
+
+    std::uint32_t list_for(std::uint64_t due) const noexcept {
+        NETIO_ASSERT_SLOW(due > position_);
+        if (due - position_ <= heads::tick_lists) {
+            return static_cast<std::uint32_t>(due % heads::tick_lists);
+        }
+        const std::uint64_t block = due >> heads::middle_shift;
+        if (NETIO_LIKELY(block - (position_ >> heads::middle_shift) <= heads::middle_lists)) {
+            return heads::first_middle + static_cast<std::uint32_t>(block % heads::middle_lists);
         }
         std::uint32_t level = 0;
-        while ((placed.due >> shift_of(level)) - (position_ >> shift_of(level)) > 64) {
+        while ((due >> shift_of(level)) - (position_ >> shift_of(level)) > 64) {
             ++level;
         }
-        NETIO_ASSERT(level < heads::far_levels);
-        const auto slot = static_cast<std::uint32_t>((placed.due >> shift_of(level)) % 64);
-        std::uint64_t& earliest = heads_->far_earliest[level * 64 + slot];
-        if (((heads_->far_words[level] >> slot) & 1) == 0 || placed.due < earliest) {
-            earliest = placed.due;
-        }
-        append(placed, index, heads::near_count + level * 64 + slot);
+        NETIO_ASSERT(level < heads::upper_levels);
+        return heads::first_upper + level * 64 +
+               static_cast<std::uint32_t>((due >> shift_of(level)) % 64);
     }
 
     void append(wheel_node& added, std::uint32_t index, std::uint32_t list_index) noexcept {
         list& into = list_at(list_index);
         added.next = list_mark | list_index;
-        if (into.last == 0) {
-            into.first = index + 1;
-            added.prev = list_mark | list_index;
-            mark_filled(list_index);
-        } else {
-            node(into.last - 1).next = index + 1;
-            added.prev = into.last;
-        }
+        const std::uint32_t last = into.last;
         into.last = index + 1;
+        if (last == 0) {
+            added.prev = list_mark | list_index;
+            into.first = index + 1;
+            into.earliest = added.due;
+            mark_filled(list_index);
+            return;
+        }
+        added.prev = last;
+        node(last - 1).next = index + 1;
+        into.earliest = added.due < into.earliest ? added.due : into.earliest;
     }
 
     /// Takes a node out of its list; its own links keep their old values.
@@ -272,25 +292,15 @@ private:
     }
 
     void mark_filled(std::uint32_t list_index) noexcept {
-        if (list_index < heads::near_count) {
-            heads_->near_words[list_index / 64] |= std::uint64_t{1} << (list_index % 64);
-            heads_->near_summary |= std::uint64_t{1} << (list_index / 64);
-        } else if (list_index < heads::late_list) {
-            const std::uint32_t spot = list_index - heads::near_count;
-            heads_->far_words[spot / 64] |= std::uint64_t{1} << (spot % 64);
-        }
+        heads_->words[list_index / 64] |= std::uint64_t{1} << (list_index % 64);
+        heads_->summary |= std::uint64_t{1} << (list_index / 64);
     }
 
     void mark_empty(std::uint32_t list_index) noexcept {
-        if (list_index < heads::near_count) {
-            std::uint64_t& word = heads_->near_words[list_index / 64];
-            word &= ~(std::uint64_t{1} << (list_index % 64));
-            if (word == 0) {
-                heads_->near_summary &= ~(std::uint64_t{1} << (list_index / 64));
-            }
-        } else if (list_index < heads::late_list) {
-            const std::uint32_t spot = list_index - heads::near_count;
-            heads_->far_words[spot / 64] &= ~(std::uint64_t{1} << (spot % 64));
+        std::uint64_t& word = heads_->words[list_index / 64];
+        word &= ~(std::uint64_t{1} << (list_index % 64));
+        if (word == 0) {
+            heads_->summary &= ~(std::uint64_t{1} << (list_index / 64));
         }
     }
 
@@ -310,7 +320,8 @@ private:
             node(ready.last - 1).next = from.first;
         }
         ready.last = from.last;
-        from = list{0, 0};
+        from.first = 0;
+        from.last = 0;
         mark_empty(list_index);
     }
 
@@ -319,7 +330,8 @@ private:
         const std::uint32_t index = ready.first - 1;
         wheel_node& popped = node(index);
         if ((popped.next & list_mark) != 0) {
-            ready = list{0, 0};
+            ready.first = 0;
+            ready.last = 0;
         } else {
             ready.first = popped.next;
             node(popped.next - 1).prev = list_mark | heads::ready_list;
@@ -334,15 +346,15 @@ private:
     /// if nothing more is due, or when `moves_left` nodes were moved down a level.
     bool advance(std::uint32_t& moves_left) noexcept {
         while (position_ < target_) {
-            const std::uint64_t tick = next_near();
-            const coarse_list coarse = next_far();
+            const std::uint64_t tick = next_tick();
+            const stretch coarse = next_stretch();
             if (tick > target_ && coarse.start > target_) {
                 position_ = target_;
                 return false;
             }
             if (tick < coarse.start) {
                 position_ = tick;
-                take_aside(static_cast<std::uint32_t>(tick) & near_mask);
+                take_aside(static_cast<std::uint32_t>(tick % heads::tick_lists));
                 return true;
             }
             NETIO_ASSERT(coarse.start > position_);
@@ -358,65 +370,83 @@ private:
     /// stretch. May stop halfway: all stays true, and the next call goes on.
     bool take_apart(std::uint32_t list_index, std::uint32_t& moves_left) noexcept {
         list& from = list_at(list_index);
-        while (from.first != 0) {
+        std::uint32_t link = from.first;
+        while ((link & list_mark) == 0) {
+            const std::uint32_t index = link - 1;
+            wheel_node& moved = node(index);
             if (moves_left == 0) {
+                from.first = link;
+                moved.prev = list_mark | list_index;
                 return false;
             }
             --moves_left;
-            const std::uint32_t index = from.first - 1;
-            wheel_node& moved = node(index);
+            link = moved.next;
             NETIO_ASSERT(moved.due > position_);
-            unlink(moved);
             place(moved, index);
         }
+        from.first = 0;
+        from.last = 0;
+        mark_empty(list_index);
         return true;
     }
 
     /// The first tick after the position whose list of level 0 holds something, or never.
-    std::uint64_t next_near() const noexcept {
-        if (heads_->near_summary == 0) {
+    std::uint64_t next_tick() const noexcept {
+        const std::uint64_t word = heads_->words[0];
+        if (word == 0) {
             return never;
         }
-        constexpr std::uint32_t word_count = heads::near_count / 64;
-        const auto from = static_cast<std::uint32_t>(position_ + 1) & near_mask;
-        const std::uint64_t here = heads_->near_words[from / 64] >> (from % 64);
-        if (here != 0) {
-            return position_ + 1 + static_cast<std::uint32_t>(std::countr_zero(here));
-        }
-        // The words after it in a circle; the last is its own again, with the bits below `from`.
-        const std::uint32_t second = from / 64 + 1;
         const std::uint64_t turned =
-            std::rotr(heads_->near_summary, static_cast<int>(second % word_count));
-        const std::uint32_t word =
-            (second + static_cast<std::uint32_t>(std::countr_zero(turned))) % word_count;
-        const std::uint32_t slot =
-            word * 64 + static_cast<std::uint32_t>(std::countr_zero(heads_->near_words[word]));
-        return position_ + 1 + ((slot - from) & near_mask);
+            std::rotr(word, static_cast<int>((position_ + 1) % heads::tick_lists));
+        return position_ + 1 + static_cast<std::uint32_t>(std::countr_zero(turned));
     }
 
-    /// The number of the first stretch after the position that holds something in `level`, which
-    /// must not be empty.
-    std::uint64_t next_block(std::uint32_t level) const noexcept {
+    /// The list of level 1 that comes first and holds something.
+    stretch next_middle() const noexcept {
+        const auto filled = static_cast<std::uint16_t>(heads_->summary >> 1);
+        if (filled == 0) {
+            return {never, 0};
+        }
+        const std::uint64_t first = (position_ >> heads::middle_shift) + 1;
+        const auto from = static_cast<std::uint32_t>(first % heads::middle_lists);
+        const std::uint64_t* words = heads_->words + 1;
+        std::uint32_t word = from / 64;
+        std::uint64_t bits = words[word] & (~std::uint64_t{0} << (from % 64));
+        if (bits == 0) {
+            // The words after it in a circle; the last is its own again, now with its low bits.
+            const auto turned = std::rotr(filled, static_cast<int>((word + 1) % 16));
+            word = (word + 1 + static_cast<std::uint32_t>(std::countr_zero(turned))) % 16;
+            bits = words[word];
+        }
+        const std::uint32_t slot = word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
+        const std::uint64_t block = first + ((slot - from) % heads::middle_lists);
+        return {block << heads::middle_shift, heads::first_middle + slot};
+    }
+
+    /// The list of an upper level, which must not be empty, that comes first and holds something.
+    stretch next_upper(std::uint32_t level) const noexcept {
+        const std::uint64_t word = heads_->words[heads::first_upper / 64 + level];
         const std::uint64_t first = (position_ >> shift_of(level)) + 1;
-        const std::uint64_t turned =
-            std::rotr(heads_->far_words[level], static_cast<int>(first % 64));
-        return first + static_cast<std::uint32_t>(std::countr_zero(turned));
+        const std::uint64_t turned = std::rotr(word, static_cast<int>(first % 64));
+        const std::uint64_t block = first + static_cast<std::uint32_t>(std::countr_zero(turned));
+        return {block << shift_of(level),
+                heads::first_upper + level * 64 + static_cast<std::uint32_t>(block % 64)};
     }
 
-    coarse_list next_far() const noexcept {
-        coarse_list first{never, 0};
-        for (std::uint32_t level = 0; level < heads::far_levels; ++level) {
-            if (heads_->far_words[level] == 0) {
-                continue;
-            }
-            const std::uint64_t block = next_block(level);
-            const std::uint64_t start = block << shift_of(level);
-            if (start < first.start) {
-                const auto slot = static_cast<std::uint32_t>(block % 64);
-                first = {start, heads::near_count + level * 64 + slot};
-            }
+    /// A bit for each upper level that holds something.
+    std::uint32_t upper_filled() const noexcept {
+        return static_cast<std::uint32_t>(heads_->summary >> (heads::first_upper / 64)) &
+               ((1u << heads::upper_levels) - 1);
+    }
+
+    /// Of all higher levels' lists that hold something, the one whose stretch begins first.
+    stretch next_stretch() const noexcept {
+        stretch found = next_middle();
+        for (std::uint32_t left = upper_filled(); left != 0; left &= left - 1) {
+            const stretch upper = next_upper(static_cast<std::uint32_t>(std::countr_zero(left)));
+            found = upper.start < found.start ? upper : found;
         }
-        return first;
+        return found;
     }
 
     heads* heads_ = nullptr;
