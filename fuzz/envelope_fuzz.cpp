@@ -1,8 +1,9 @@
 // clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -I. fuzz/envelope_fuzz.cpp -o envelope_fuzz
 //
-// The first byte chooses the limits and whether a frame prefix comes first; the rest is the input,
-// copied flush against the end of an allocation. What decodes must be written again, value by value
-// and by copying, with the same bytes; a span one byte shorter must be refused.
+// The first byte chooses the limits and what the rest is: an envelope, a stream of frames, or calls of
+// the writer. Envelopes are copied flush against the end of an allocation. What decodes must be written
+// again, value by value and by copying, with the same bytes; a span one byte shorter must be refused.
+// Whatever calls a writer gets, in whatever order: what it finishes must decode.
 #include "netio.hpp"
 
 #include "tests/envelope_rebuild.hpp"
@@ -73,6 +74,103 @@ void envelope_fuzz_frames(netio::bytes input, const netio::rpc::wire_limits& lim
     }
 }
 
+/// Takes small numbers and pieces off the front of the fuzzer's bytes.
+struct envelope_fuzz_source {
+    netio::bytes left;
+
+    unsigned octet() {
+        if (left.empty()) {
+            return 0;
+        }
+        const auto first = std::to_integer<unsigned>(left[0]);
+        left = left.subspan(1);
+        return first;
+    }
+    netio::bytes piece() {
+        const std::size_t wanted = octet();
+        const netio::bytes out = left.first(wanted < left.size() ? wanted : left.size());
+        left = left.subspan(out.size());
+        return out;
+    }
+    std::string_view text() { return netio::as_text(piece()); }
+};
+
+void envelope_fuzz_describe(netio::rpc::writer& out, envelope_fuzz_source& source) {
+    std::string_view names[3];
+    const unsigned facts = source.octet();
+    for (std::string_view& method : names) {
+        method = source.text();
+    }
+    netio::rpc::descriptor_fields fields;
+    fields.methods = std::span<const std::string_view>(names).first(facts % 4);
+    fields.read_only = (facts & 4) != 0;
+    fields.redact = (facts & 8) != 0;
+    fields.has_path = (facts & 16) != 0;
+    fields.path = source.text();
+    fields.spend.nodes_max = source.octet();
+    out.descriptor(fields);
+}
+
+void envelope_fuzz_call(netio::rpc::writer& out, envelope_fuzz_source& source) {
+    const unsigned call = source.octet() % 20;
+    switch (call) {
+    case 0: out.value_null(); break;
+    case 1: out.value_secret(); break;
+    case 2: out.value_bool(source.octet() != 0); break;
+    case 3: out.value_int(source.octet()); break;
+    case 4: out.value_real(source.octet()); break;
+    case 5: out.value_text(source.text()); break;
+    case 6: out.value_path(source.text()); break;
+    case 7: out.value_module(source.piece()); break;
+    case 8: case 9: out.value_list(); break;
+    case 10: case 11: out.value_map(); break;
+    case 12: case 13: out.key(source.text()); break;
+    case 14: case 15: out.end(); break;
+    case 16: out.promise(source.octet()); break;
+    case 17: out.capability({}); break;
+    case 18: out.payload(source.piece()); break;
+    default: envelope_fuzz_describe(out, source); break;
+    }
+}
+
+/// The calls may also copy from an envelope in between: the one finished before.
+void envelope_fuzz_write(netio::bytes calls, const netio::rpc::wire_limits& limits) {
+    envelope_fuzz_source source{calls};
+    const std::size_t room_bytes = 2 * source.octet();
+    std::unique_ptr<std::byte[]> before(new std::byte[room_bytes]);
+    std::unique_ptr<std::byte[]> room(new std::byte[room_bytes]);
+    netio::rpc::envelope copied;
+    while (!source.left.empty()) {
+        netio::rpc::writer out({room.get(), room_bytes}, limits);
+        const unsigned head = source.octet();
+        if (head != 0) {
+            out.begin(static_cast<netio::rpc::envelope_kind>(head % 8), head >> 5, source.text(),
+                      static_cast<std::uint16_t>(head >> 4 & 7));
+        }
+        for (unsigned count = source.octet() % 128; count != 0; --count) {
+            const unsigned copy = source.octet();
+            if (copy == 0 && !copied.arguments.empty()) {
+                out.copy_argument(copied.arguments.front());
+            } else if (copy == 1 && !copied.arguments.empty()) {
+                out.copy_value(copied.arguments.front().as_value());
+            } else if (copy == 2 && !copied.capabilities.empty()) {
+                out.copy_descriptor(copied.capabilities.front());
+            } else {
+                envelope_fuzz_call(out, source);
+            }
+        }
+        const std::size_t count = out.finish();
+        envelope_fuzz_check((count == 0) == (out.why() != netio::error::none));
+        if (count != 0) {
+            const auto got = netio::rpc::decode({room.get(), count}, limits);
+            envelope_fuzz_check(got.status == netio::parse_status::complete);
+            envelope_fuzz_rewrite({room.get(), count}, got.value, limits);
+            copied = got.value;
+            room.swap(before);
+        }
+    }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t count) {
@@ -91,7 +189,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t coun
     case 3: limits.methods_max = 0; break;
     default: break;
     }
-    if ((data[0] & 1) != 0) {
+    if ((data[0] & 8) != 0) {
+        envelope_fuzz_write(input, limits);
+    } else if ((data[0] & 1) != 0) {
         envelope_fuzz_frames(input, limits);
     } else {
         envelope_fuzz_one(input, limits);

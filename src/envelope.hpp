@@ -288,6 +288,15 @@ NETIO_INLINE bool utf8_valid(std::string_view text) noexcept {
            utf8_valid_long(at, at + text.size());
 }
 
+/// `left` < `right` by bytes. Keys mostly differ early, and one that was just written is better not
+/// read back with the wide loads of memcmp.
+NETIO_INLINE bool text_before(std::string_view left, std::string_view right) noexcept {
+    if (!left.empty() && !right.empty() && left[0] != right[0]) {
+        return static_cast<unsigned char>(left[0]) < static_cast<unsigned char>(right[0]);
+    }
+    return left < right;
+}
+
 /// memcpy for the short pieces of an envelope: without a call up to 16 bytes.
 NETIO_INLINE void copy_piece(std::byte* to, bytes from) noexcept {
     const std::size_t count = from.size();
@@ -378,7 +387,7 @@ bool walk_key(reader<Checked>& in, walk_level& level) noexcept {
         return false;
     }
     if constexpr (Checked) {
-        if (level.key != nullptr && !(std::string_view(level.key, level.key_bytes) < key)) {
+        if (level.key != nullptr && !text_before({level.key, level.key_bytes}, key)) {
             return false;
         }
         level.key = key.data();
@@ -818,7 +827,7 @@ inline error check_methods(reader<true>& in, const wire_limits& limits) noexcept
         if (!in.take_sized(method)) {
             return error::rpc_wire;
         }
-        if (!utf8_valid(method) || (index != 0 && !(before < method))) {
+        if (!utf8_valid(method) || (index != 0 && !text_before(before, method))) {
             return error::rpc_capability_table;
         }
         before = method;
@@ -1057,12 +1066,9 @@ public:
     writer& value_real(double number) noexcept {
         return word(value_tag::real, std::bit_cast<std::uint64_t>(number));
     }
-    writer& value_text(std::string_view text) noexcept { return sized_text(value_tag::text, text); }
-    writer& value_path(std::string_view path) noexcept { return sized_text(value_tag::path, path); }
-    writer& value_module(bytes content) noexcept {
-        sized(value_tag::module_bytes, content);
-        return *this;
-    }
+    writer& value_text(std::string_view text) noexcept;
+    writer& value_path(std::string_view path) noexcept;
+    writer& value_module(bytes content) noexcept;
     /// Opens a list: the values up to the matching end() are its items.
     writer& value_list() noexcept { return open(value_tag::list); }
     /// Opens a map: key() and a value in turn, up to the matching end().
@@ -1106,10 +1112,19 @@ private:
 
     writer& fail(error why) noexcept {
         why_ = why_ == error::none ? why : why_;
+        end_ = at_;
         return *this;
+    }
+    NETIO_COLD std::byte* refuse(error why) noexcept {
+        fail(why);
+        return nullptr;
+    }
+    std::uint32_t offset(const std::byte* at) const noexcept {
+        return static_cast<std::uint32_t>(at - out_.data());
     }
     std::byte* claim(std::size_t fixed, std::size_t rest = 0) noexcept;
     std::byte* argument_head(argument_tag tag, std::size_t fixed, std::size_t rest = 0) noexcept;
+    std::byte* item_head(value_tag tag, std::size_t fixed, std::size_t rest) noexcept;
     std::byte* value_head(value_tag tag, std::size_t fixed, std::size_t rest = 0) noexcept;
     std::byte* descriptor_head(std::size_t fixed, std::size_t rest = 0) noexcept;
     bool put_sized(bytes content) noexcept;
@@ -1121,31 +1136,31 @@ private:
     error descriptor_error(const descriptor_fields& fields) const noexcept;
     envelope facts() const noexcept;
 
-    mutable_bytes out_;        // all of the caller's bytes that may be used
+    mutable_bytes out_;             // all of the caller's bytes that may be used
+    std::byte* at_ = nullptr;       // the next one
+    std::byte* end_ = nullptr;      // one past the last; after a failure `at_`, so nothing fits
+    std::uint32_t open_ = 0;
+    std::uint32_t arguments_left_ = 0;    // how many more may come; 0 in every other stage too
     wire_limits limits_;
-    error no_room_;            // what it means to run out of them
-    std::size_t used_ = 0;
+    error no_room_;                 // what it means to run out of bytes
+    error why_ = error::none;
+    stage stage_ = stage::idle;
     std::uint32_t arguments_at_ = 0;
     std::uint32_t arguments_count_ = 0;
     std::uint32_t payload_bytes_ = 0;
     std::uint32_t capabilities_at_ = 0;
     std::uint32_t capabilities_count_ = 0;
-    std::uint32_t open_ = 0;
-    stage stage_ = stage::idle;
-    error why_ = error::none;
     level levels_[value_depth_max];    // not initialised: only the open ones are read
 };
 
 /// The next `fixed` + `rest` bytes, or null. Compared one by one, so that no sum can wrap.
 NETIO_INLINE std::byte* writer::claim(std::size_t fixed, std::size_t rest) noexcept {
-    NETIO_ASSERT(used_ <= out_.size());
-    const std::size_t room = out_.size() - used_;
-    if (room < fixed || room - fixed < rest || why_ != error::none) {
-        fail(no_room_);
-        return nullptr;
+    const auto room = static_cast<std::size_t>(end_ - at_);
+    if (NETIO_UNLIKELY(room < fixed || room - fixed < rest)) {
+        return refuse(no_room_);
     }
-    std::byte* const at = out_.data() + used_;
-    used_ += fixed + rest;
+    std::byte* const at = at_;
+    at_ += fixed + rest;
     return at;
 }
 
@@ -1162,13 +1177,17 @@ NETIO_INLINE bool writer::put_sized(bytes content) noexcept {
 
 inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::string_view method,
                              std::uint16_t flags) noexcept {
-    used_ = 0;
+    at_ = out_.data();
+    end_ = at_ + out_.size();
     open_ = 0;
-    arguments_count_ = 0;
+    arguments_left_ = limits_.arguments_max;
     payload_bytes_ = 0;
     capabilities_count_ = 0;
     stage_ = stage::arguments;
-    why_ = limits_.valid() ? error::none : error::limits_invalid;
+    why_ = error::none;
+    if (!limits_.valid()) {
+        return fail(error::limits_invalid);
+    }
     if (flags > (flag_redact | flag_read_only) || !detail::utf8_valid(method)) {
         return fail(error::rpc_wire);
     }
@@ -1184,7 +1203,7 @@ inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::
     detail::store_little(head + 6, flags);
     detail::store_little(head + 8, request_id);
     if (put_sized(as_bytes(method))) {
-        arguments_at_ = static_cast<std::uint32_t>(used_);
+        arguments_at_ = offset(at_);
         claim(4);
     }
     return *this;
@@ -1193,19 +1212,32 @@ inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::
 /// The bytes behind a new argument's kind byte, which it writes; or null.
 NETIO_INLINE std::byte* writer::argument_head(argument_tag tag, std::size_t fixed,
                                               std::size_t rest) noexcept {
-    if (stage_ != stage::arguments || open_ != 0) {
-        fail(error::rpc_wire);
-        return nullptr;
-    }
-    if (arguments_count_ == limits_.arguments_max) {
-        fail(error::rpc_limit);
-        return nullptr;
+    if (NETIO_UNLIKELY(arguments_left_ == 0 || open_ != 0)) {
+        return refuse(stage_ == stage::arguments && open_ == 0 ? error::rpc_limit
+                                                               : error::rpc_wire);
     }
     std::byte* const at = claim(1 + fixed, rest);
     if (at == nullptr) {
         return nullptr;
     }
-    ++arguments_count_;
+    --arguments_left_;
+    *at = static_cast<std::byte>(tag);
+    return at + 1;
+}
+
+/// The bytes behind a new item's tag, which it writes; or null.
+NETIO_INLINE std::byte* writer::item_head(value_tag tag, std::size_t fixed,
+                                          std::size_t rest) noexcept {
+    level& around = levels_[open_ - 1];
+    if (NETIO_UNLIKELY(open_ == value_depth_max || around.is_map != around.key_waits)) {
+        return refuse(error::rpc_wire);
+    }
+    std::byte* const at = claim(1 + fixed, rest);
+    if (at == nullptr) {
+        return nullptr;
+    }
+    around.key_waits = false;
+    ++around.items_count;
     *at = static_cast<std::byte>(tag);
     return at + 1;
 }
@@ -1213,19 +1245,10 @@ NETIO_INLINE std::byte* writer::argument_head(argument_tag tag, std::size_t fixe
 /// The bytes behind a new value's tag, which it writes; or null.
 NETIO_INLINE std::byte* writer::value_head(value_tag tag, std::size_t fixed,
                                            std::size_t rest) noexcept {
-    std::byte* at = nullptr;
-    if (open_ == 0) {
-        at = argument_head(argument_tag::value, 1 + fixed, rest);
-    } else {
-        level& around = levels_[open_ - 1];
-        if (open_ == value_depth_max || around.is_map != around.key_waits) {
-            fail(error::rpc_wire);
-            return nullptr;
-        }
-        at = claim(1 + fixed, rest);
-        around.key_waits = false;
-        ++around.items_count;
+    if (open_ != 0) {
+        return item_head(tag, fixed, rest);
     }
+    std::byte* const at = argument_head(argument_tag::value, 1 + fixed, rest);
     if (at == nullptr) {
         return nullptr;
     }
@@ -1233,7 +1256,7 @@ NETIO_INLINE std::byte* writer::value_head(value_tag tag, std::size_t fixed,
     return at + 1;
 }
 
-inline writer& writer::scalar(value_tag tag, bytes content) noexcept {
+NETIO_INLINE writer& writer::scalar(value_tag tag, bytes content) noexcept {
     std::byte* const to = value_head(tag, content.size());
     if (to != nullptr && !content.empty()) {
         *to = content[0];
@@ -1241,7 +1264,7 @@ inline writer& writer::scalar(value_tag tag, bytes content) noexcept {
     return *this;
 }
 
-inline writer& writer::word(value_tag tag, std::uint64_t bits) noexcept {
+NETIO_INLINE writer& writer::word(value_tag tag, std::uint64_t bits) noexcept {
     std::byte* const to = value_head(tag, sizeof(bits));
     if (to != nullptr) {
         detail::store_little(to, bits);
@@ -1249,7 +1272,7 @@ inline writer& writer::word(value_tag tag, std::uint64_t bits) noexcept {
     return *this;
 }
 
-inline writer& writer::sized(value_tag tag, bytes content) noexcept {
+NETIO_INLINE writer& writer::sized(value_tag tag, bytes content) noexcept {
     std::byte* const to = value_head(tag, 4, content.size());
     if (to == nullptr) {
         return *this;
@@ -1259,8 +1282,19 @@ inline writer& writer::sized(value_tag tag, bytes content) noexcept {
     return *this;
 }
 
-inline writer& writer::sized_text(value_tag tag, std::string_view text) noexcept {
-    return detail::utf8_valid(text) ? sized(tag, as_bytes(text)) : fail(error::rpc_wire);
+NETIO_INLINE writer& writer::sized_text(value_tag tag, std::string_view text) noexcept {
+    return NETIO_LIKELY(detail::utf8_valid(text)) ? sized(tag, as_bytes(text))
+                                                  : fail(error::rpc_wire);
+}
+
+inline writer& writer::value_text(std::string_view text) noexcept {
+    return sized_text(value_tag::text, text);
+}
+inline writer& writer::value_path(std::string_view path) noexcept {
+    return sized_text(value_tag::path, path);
+}
+inline writer& writer::value_module(bytes content) noexcept {
+    return sized(value_tag::module_bytes, content);
 }
 
 inline writer& writer::open(value_tag tag) noexcept {
@@ -1269,8 +1303,7 @@ inline writer& writer::open(value_tag tag) noexcept {
         return *this;
     }
     NETIO_ASSERT(open_ < value_depth_max);
-    const auto count_at = static_cast<std::uint32_t>(to - out_.data());
-    levels_[open_++] = {count_at, 0, 0, tag == value_tag::map, false};
+    levels_[open_++] = {offset(to), 0, 0, tag == value_tag::map, false};
     return *this;
 }
 
@@ -1280,11 +1313,12 @@ inline writer& writer::key(std::string_view text) noexcept {
     }
     level& around = levels_[open_ - 1];
     const bool ascends =
-        around.key_at == 0 || detail::read_text(out_.data() + around.key_at) < text;
+        around.key_at == 0 ||
+        detail::text_before(detail::read_text(out_.data() + around.key_at), text);
     if (!ascends || !detail::utf8_valid(text)) {
         return fail(error::rpc_wire);
     }
-    const auto key_at = static_cast<std::uint32_t>(used_);
+    const std::uint32_t key_at = offset(at_);
     if (put_sized(as_bytes(text))) {
         around.key_at = key_at;
         around.key_waits = true;
@@ -1348,9 +1382,11 @@ inline writer& writer::payload(bytes content) noexcept {
         return fail(error::rpc_limit);
     }
     if (put_sized(content)) {
+        arguments_count_ = limits_.arguments_max - arguments_left_;
+        arguments_left_ = 0;
         detail::store_little(out_.data() + arguments_at_, arguments_count_);
         payload_bytes_ = static_cast<std::uint32_t>(content.size());
-        capabilities_at_ = static_cast<std::uint32_t>(used_);
+        capabilities_at_ = offset(at_);
         stage_ = stage::capabilities;
         claim(4);
     }
@@ -1363,12 +1399,10 @@ inline std::byte* writer::descriptor_head(std::size_t fixed, std::size_t rest) n
         payload({});
     }
     if (stage_ != stage::capabilities) {
-        fail(error::rpc_wire);
-        return nullptr;
+        return refuse(error::rpc_wire);
     }
     if (capabilities_count_ == limits_.capabilities_max) {
-        fail(error::rpc_limit);
-        return nullptr;
+        return refuse(error::rpc_limit);
     }
     ++capabilities_count_;
     return claim(fixed, rest);
@@ -1382,7 +1416,7 @@ inline error writer::descriptor_error(const descriptor_fields& fields) const noe
                 (!fields.has_path || detail::utf8_valid(fields.path));
     for (std::size_t index = 0; good && index < fields.methods.size(); ++index) {
         good = detail::utf8_valid(fields.methods[index]) &&
-               (index == 0 || fields.methods[index - 1] < fields.methods[index]);
+               (index == 0 || detail::text_before(fields.methods[index - 1], fields.methods[index]));
     }
     return good ? error::none : error::rpc_capability_table;
 }
@@ -1453,6 +1487,7 @@ inline std::size_t writer::finish() noexcept {
         fail(error::rpc_wire);
     }
     stage_ = stage::idle;
+    arguments_left_ = 0;
     if (why_ == error::none && !detail::shape_valid(facts())) {
         fail(error::rpc_wire);
     }
@@ -1462,7 +1497,7 @@ inline std::size_t writer::finish() noexcept {
     const bool plain = arguments_count_ == 0 && capabilities_count_ == 0;
     out_[detail::version_offset] = plain ? detail::version_published : detail::version_profile;
     detail::store_little(out_.data() + capabilities_at_, capabilities_count_);
-    return used_;
+    return offset(at_);
 }
 
 }  // namespace rpc

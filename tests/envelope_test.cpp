@@ -522,6 +522,16 @@ TEST_CASE("envelope: counts are held against the least their items take") {
     CHECK(envelope_value_error("06 02000000") == netio::error::rpc_wire);    // map: 8 left, 5 each
 }
 
+TEST_CASE("envelope: an argument may be cut anywhere, also where nothing follows") {
+    const std::string head = "41525031 81 01 0000 0100000000000000 00000000 01000000 ";
+    for (const std::string_view cut : {"0001", "0002 01", "0003 01020304050607", "0004 0000",
+                                       "0004 01000000", "0005 0000", "0006 00000000 0000",
+                                       "0008 02000000 ff", "0100", "0200", "0007 00"}) {
+        const auto input = envelope_hex(head + std::string(cut));
+        CHECK(rpc::decode(envelope_guarded(input).all()).why == netio::error::rpc_wire);
+    }
+}
+
 TEST_CASE("envelope: booleans are 0 or 1") {
     CHECK(envelope_value_error("0100") == netio::error::none);
     CHECK(envelope_value_error("0101") == netio::error::none);
@@ -637,6 +647,23 @@ TEST_CASE("envelope: 64 levels are accepted, 65 are not") {
     CHECK(rpc::decode(envelope_of_value(envelope_nested(10'000))).why == netio::error::rpc_wire);
 }
 
+TEST_CASE("envelope: depth is that of the deepest item, not of the last") {
+    const auto whole = envelope_of_value(
+        envelope_hex("05 03000000 05 01000000 05 01000000 00 05 01000000 00 00"));
+    const auto got = rpc::decode(whole);
+    REQUIRE(got.status == netio::parse_status::complete);
+    const rpc::value root = got.value.arguments.front().as_value();
+    CHECK(root.depth() == 4);
+    CHECK(root.wire().size() == 23);
+    std::uint32_t depths[3] = {}, at = 0;
+    for (const rpc::value item : root.as_list()) {
+        depths[at++] = item.depth();
+    }
+    CHECK(depths[0] == 3);
+    CHECK(depths[1] == 2);
+    CHECK(depths[2] == 1);
+}
+
 TEST_CASE("envelope: maps count as levels like lists") {
     const auto nested = [](std::size_t depth) {
         envelope_octets content;
@@ -690,6 +717,23 @@ TEST_CASE("envelope: the method set of a descriptor is a set") {
           netio::error::rpc_capability_table);
     CHECK(rpc::decode(hello("02000000 00000000 00000000")).why ==
           netio::error::rpc_capability_table);
+}
+
+TEST_CASE("envelope: a second descriptor may be cut anywhere") {
+    std::byte room[1024];
+    rpc::writer out(room);
+    const std::string_view longer[] = {"a method with a name of more than seventy-seven bytes, as "
+                                       "long as a whole small descriptor"};
+    const std::string_view shorter[] = {"a"};
+    out.begin(rpc::envelope_kind::hello, 0);
+    out.descriptor({.methods = longer}).descriptor({.methods = shorter, .has_path = true});
+    const std::size_t size = out.finish();
+    REQUIRE(size == 32 + 2 * 81 + longer[0].size() + 1 + 4);
+    CHECK(envelope_holds(netio::bytes(room, size)));
+    for (std::size_t count = 32; count < size; ++count) {
+        const envelope_guarded cut(netio::bytes(room, count));
+        CHECK(rpc::decode(cut.all()).why == netio::error::rpc_wire);
+    }
 }
 
 TEST_CASE("envelope: limits hold at n and not at n + 1") {
@@ -944,6 +988,9 @@ TEST_CASE("envelope: the writer refuses a broken descriptor") {
     };
     const std::string_view one[] = {"a"}, twice[] = {"a", "a"}, falling[] = {"b", "a"},
                            broken[] = {"\xFF"};
+    std::vector<std::string_view> many(257, "a");
+    CHECK(out.begin(rpc::envelope_kind::hello, 0).descriptor({.methods = many}).finish() == 0);
+    CHECK(out.why() == netio::error::rpc_limit);
     CHECK(refused({}));
     CHECK(refused({.methods = twice}));
     CHECK(refused({.methods = falling}));
