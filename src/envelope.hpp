@@ -1045,7 +1045,11 @@ public:
     explicit writer(mutable_bytes out, const wire_limits& limits = {}) noexcept
         : out_(out.first(out.size() < limits.bytes_max ? out.size() : limits.bytes_max)),
           limits_(limits),
-          no_room_(out.size() < limits.bytes_max ? error::full : error::rpc_limit) {}
+          no_room_(out.size() < limits.bytes_max ? error::full : error::rpc_limit) {
+        // A level is written when it opens and read only while open, which compilers can't see: they
+        // are told that the levels may hold something. Clearing them costs more than an envelope.
+        NETIO_KEEP_STORES(levels_);
+    }
     writer(const writer&) = delete;
     writer& operator=(const writer&) = delete;
 
@@ -1150,7 +1154,7 @@ private:
     std::uint32_t payload_bytes_ = 0;
     std::uint32_t capabilities_at_ = 0;
     std::uint32_t capabilities_count_ = 0;
-    level levels_[value_depth_max];    // not initialised: only the open ones are read
+    level levels_[value_depth_max];
 };
 
 /// The next `fixed` + `rest` bytes, or null. Compared one by one, so that no sum can wrap.
