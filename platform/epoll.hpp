@@ -118,7 +118,7 @@ struct epoll_connection {
     };
     std::uint64_t send_from;      // a send that waits: the address of its first slice
     std::uint32_t receive_count;  // bytes of `into`, or credit left
-    std::uint32_t send_count;     // bytes that wait; of a finished send what it gave: bytes or errno
+    std::uint32_t send_count;     // bytes that wait; of a finished send its bytes or errno
 };
 static_assert(sizeof(epoll_connection) == 40, "the budget of a connection in a backend");
 
@@ -210,7 +210,7 @@ private:
 
 }  // namespace detail
 
-/// The epoll backend. One descriptor is registered once and edge-triggered; a readiness nobody waits
+/// The epoll backend. A connection is registered once and edge-triggered; a readiness nobody waits
 /// for is remembered. Calls that finish at once leave their result in the connection's block, which
 /// is linked into a run list that the next `wait` works off, mostly without entering the kernel.
 ///
@@ -359,7 +359,7 @@ public:
         connection& at = connections_[checked(who, sizes_.connections)];
         NETIO_ASSERT(open_ && handle >= 0);
         NETIO_ASSERT(at.flags == 0);
-        // Without EPOLLOUT: every socket is writable at first, and that would be a wake-up of its own.
+        // Without EPOLLOUT: every socket is writable at first, which would be a wake-up of its own.
         if (!change(EPOLL_CTL_ADD, static_cast<int>(handle), watched, plain(who))) {
             return detail::status_of(errno);
         }
@@ -830,7 +830,7 @@ private:
         to.put(who, operation::connect, event_kind::connected).handle = at.descriptor;
     }
 
-    /// One receive, if one is outstanding and the socket may have something. At most one buffer of a
+    /// One receive, if one is outstanding and the socket may have something. At most one buffer a
     /// connection in one wait: what is left goes to the run list.
     void receive_if_due(connection& at, std::uint32_t index, detail::event_writer& to) noexcept {
         if ((at.flags & (receiving | readable | starved)) != (receiving | readable)) {
