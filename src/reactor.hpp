@@ -376,7 +376,7 @@ private:
             closed(c);
             break;
         default:
-            NETIO_ASSERT(!"an event kind that no connection has");
+            NETIO_ASSERT(e.kind == event_kind::closed);  // a connection has no others
             break;
         }
         settle_touched();

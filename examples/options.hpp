@@ -1,0 +1,184 @@
+// What the examples share: the command line, memory sized at run time, signals, threads, two lines.
+#ifndef NETIO_EXAMPLES_OPTIONS_HPP
+#define NETIO_EXAMPLES_OPTIONS_HPP
+
+#include "netio.hpp"
+
+#include <csignal>
+#include <cstdio>
+#include <pthread.h>
+#include <sys/mman.h>
+
+namespace example {
+
+/// One flag and where its value goes: a text, an address with its port, or a number in a range.
+struct setting {
+    std::string_view flag;
+    std::string_view* text = nullptr;
+    netio::endpoint* address = nullptr;
+    std::uint32_t* number = nullptr;
+    std::uint32_t least = 0;
+    std::uint32_t most = 0;
+};
+
+inline int length(std::string_view of) noexcept { return static_cast<int>(of.size()); }
+
+/// One line to standard error that names the thing; always false.
+inline bool refuse(const char* program, std::string_view flag, std::string_view value,
+                   std::string_view why) noexcept {
+    std::fprintf(stderr, "%s: %.*s%s%.*s: %.*s\n", program, length(flag), flag.data(),
+                 value.empty() ? "" : " ", length(value), value.data(), length(why), why.data());
+    return false;
+}
+
+inline bool take_number(const char* program, const setting& into, std::string_view value) noexcept {
+    std::uint64_t number = 0;
+    bool good = !value.empty() && value.size() <= 10;
+    for (const char digit : value) {
+        good = good && digit >= '0' && digit <= '9';
+        number = number * 10 + static_cast<std::uint64_t>(digit - '0');
+    }
+    if (!good || number < into.least || number > into.most) {
+        char range[64];
+        const int count = std::snprintf(range, sizeof(range), "not a number from %u to %u",
+                                        into.least, into.most);
+        return refuse(program, into.flag, value, {range, static_cast<std::size_t>(count)});
+    }
+    *into.number = static_cast<std::uint32_t>(number);
+    return true;
+}
+
+inline bool take_value(const char* program, const setting& into, std::string_view value) noexcept {
+    if (into.number != nullptr) {
+        return take_number(program, into, value);
+    }
+    if (into.text != nullptr) {
+        *into.text = value;
+        return true;
+    }
+    const netio::result<netio::endpoint> at = netio::parse_endpoint(value);
+    if (!at) {
+        return refuse(program, into.flag, value, netio::text(at.why));
+    }
+    *into.address = at.value;
+    return true;
+}
+
+/// Reads `--flag value` pairs. False after one line about what is wrong with them.
+inline bool parse(const char* program, int count, char** words,
+                  std::span<const setting> settings) noexcept {
+    for (int at = 1; at < count; at += 2) {
+        const std::string_view flag = words[at];
+        const setting* found = nullptr;
+        for (const setting& each : settings) {
+            found = each.flag == flag ? &each : found;
+        }
+        if (found == nullptr) {
+            std::fprintf(stderr, "%s: unknown flag %s; there are:", program, words[at]);
+            for (const setting& each : settings) {
+                std::fprintf(stderr, " %.*s", length(each.flag), each.flag.data());
+            }
+            std::fputc('\n', stderr);
+            return false;
+        }
+        if (at + 1 == count) {
+            return refuse(program, flag, "", "value missing");
+        }
+        if (!take_value(program, *found, words[at + 1])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/// True if `value` is the second of the two words; a line and `good` false if it is neither.
+inline bool choose(const char* program, std::string_view flag, std::string_view value,
+                   std::string_view first, std::string_view second, bool& good) noexcept {
+    if (value != first && value != second) {
+        char why[64];
+        const int count = std::snprintf(why, sizeof(why), "neither %.*s nor %.*s", length(first),
+                                        first.data(), length(second), second.data());
+        good = refuse(program, flag, value, {why, static_cast<std::size_t>(count)});
+    }
+    return value == second;
+}
+
+/// All-zero pages for a server of these limits, `memory_bytes` of them or, if that is 0, as many as
+/// it needs. Empty if the system gives none; the server then says how many are needed.
+inline netio::storage_view memory_for(const netio::limits& sizes,
+                                      std::uint32_t memory_bytes) noexcept {
+    netio::storage_view box;
+    box.sizes = sizes;
+    if (netio::wrong_field(sizes) != nullptr) {
+        return box;  // the server names it
+    }
+    const std::size_t byte_count =
+        memory_bytes != 0 ? memory_bytes : netio::bytes_needed<netio::default_backend>(sizes);
+    void* const at = ::mmap(nullptr, byte_count, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at != MAP_FAILED) {
+        box.memory = {static_cast<std::byte*>(at), byte_count};
+    }
+    return box;
+}
+
+/// SIGTERM drains, SIGINT stops. Both calls are made for signal handlers.
+template <class Server>
+struct signals {
+    inline static Server* server = nullptr;
+    inline static std::uint32_t drain_ms = 0;
+
+    static void watch(Server& served, std::uint32_t longest_drain_ms) noexcept {
+        server = &served;
+        drain_ms = longest_drain_ms;
+        struct sigaction act = {};
+        act.sa_handler = [](int) { server->drain(drain_ms); };
+        ::sigaction(SIGTERM, &act, nullptr);
+        act.sa_handler = [](int) { server->stop(); };
+        ::sigaction(SIGINT, &act, nullptr);
+    }
+};
+
+/// The one line on start: address, capacity, memory.
+template <class Server>
+void announce(const char* program, const Server& server, const netio::endpoint& at) noexcept {
+    char where[netio::endpoint_text_max];
+    netio::format(at, where);
+    std::printf("%s: listening on %s, connections %u, workers %u, memory %zu bytes\n", program,
+                where, server.sizes().connections_max, server.worker_count(),
+                server.memory_bytes());
+    std::fflush(stdout);
+}
+
+/// Runs every worker, the first on this thread, until a stop or drain is complete.
+template <class Server>
+void run(Server& server) noexcept {
+    struct job {
+        Server* server;
+        std::uint32_t worker;
+        pthread_t thread;
+        bool started;
+    };
+    static job jobs[255];
+    for (std::uint32_t at = 1; at < server.worker_count(); ++at) {
+        jobs[at] = {&server, at, {}, false};
+        jobs[at].started = ::pthread_create(
+                               &jobs[at].thread, nullptr,
+                               [](void* mine) -> void* {
+                                   const job& self = *static_cast<job*>(mine);
+                                   self.server->run(self.worker);
+                                   return nullptr;
+                               },
+                               &jobs[at]) == 0;
+    }
+    server.run(0);
+    for (std::uint32_t at = 1; at < server.worker_count(); ++at) {
+        if (jobs[at].started) {
+            ::pthread_join(jobs[at].thread, nullptr);
+        }
+    }
+}
+
+}  // namespace example
+
+#endif
