@@ -157,17 +157,19 @@ NETIO_BEGIN
 
 NETIO_END
 
+// Never evaluated, but compiled: what only an assert names is not unused where it is left out.
+#define NETIO_UNCHECKED(condition) static_cast<void>(false && (condition))
 #if NETIO_CHECKS >= 1
 #define NETIO_ASSERT(condition)                                                                    \
     (NETIO_LIKELY(condition) ? static_cast<void>(0)                                                \
                              : ::netio::assert_failed(#condition, __FILE__, __LINE__))
 #else
-#define NETIO_ASSERT(condition) static_cast<void>(0)
+#define NETIO_ASSERT(condition) NETIO_UNCHECKED(condition)
 #endif
 #if NETIO_CHECKS >= 2
 #define NETIO_ASSERT_SLOW(condition) NETIO_ASSERT(condition)
 #else
-#define NETIO_ASSERT_SLOW(condition) static_cast<void>(0)
+#define NETIO_ASSERT_SLOW(condition) NETIO_UNCHECKED(condition)
 #endif
 
 // ==== src/error.hpp ===============================================================================
@@ -1583,30 +1585,38 @@ static_assert(sizeof(wheel_node) == 16);
 
 namespace detail {
 
-/// The first and last node of a list as index + 1, both 0 when it is empty.
+/// The first and last node of a list as index + 1, both 0 when it is empty. While it is not,
+/// `earliest` is no later than any due in it; a cancel leaves it too early.
 struct wheel_list {
+    std::uint64_t earliest;
     std::uint32_t first;
     std::uint32_t last;
 };
 
-/// Geometry. Level 0 has one list a tick for the 2^12 ticks after the position; each higher level
-/// has 64 lists, each as wide as the whole level below, up to the full 64 bits of a tick.
+/// Geometry, chosen by measurement. Level 0 has a list for each of the next 64 ticks. Level 1 has
+/// 1,024 lists, each as wide as level 0: at a millisecond a tick it reaches 65 s, past every
+/// default deadline, so that a timer is moved once, at most 64 ticks before it fires and thus still
+/// in the cache then. The upper levels have 64 lists each, each as wide as the whole level below,
+/// until all 64 bits of a tick are covered: there is no "too far". 25 KiB in all.
 struct wheel_heads {
-    static constexpr std::uint32_t near_bits = 12;
-    static constexpr std::uint32_t near_count = 1u << near_bits;
-    static constexpr std::uint32_t far_levels = (64 - near_bits + 5) / 6;
-    static constexpr std::uint32_t far_count = far_levels * 64;
-    static constexpr std::uint32_t late_list = near_count + far_count;
+    static constexpr std::uint32_t tick_lists = 64;
+    static constexpr std::uint32_t middle_lists = 1024;
+    static constexpr std::uint32_t upper_levels = 8;
+    static constexpr std::uint32_t middle_shift = 6;
+    static constexpr std::uint32_t upper_shift = 16;
+
+    static constexpr std::uint32_t first_middle = tick_lists;
+    static constexpr std::uint32_t first_upper = first_middle + middle_lists;
+    static constexpr std::uint32_t late_list = first_upper + upper_levels * 64;
     static constexpr std::uint32_t ready_list = late_list + 1;
     static constexpr std::uint32_t list_count = ready_list + 1;
 
-    std::uint64_t near_summary;                // bit w: near_words[w] is not 0
-    std::uint64_t near_words[near_count / 64]; // bit per list of level 0: it is not empty
-    std::uint64_t far_words[far_levels];       // the same for the higher levels
-    std::uint64_t far_earliest[far_count];     // while not empty: no later than any due in it
+    std::uint64_t summary;                      // bit w: words[w] is not 0
+    std::uint64_t words[(list_count + 63) / 64]; // bit per list: it is not empty
     wheel_list lists[list_count];
 };
-static_assert(wheel_heads::near_count / 64 <= 64, "one summary word");
+static_assert(wheel_heads::middle_lists == 16 * 64, "next_middle turns 16 bits of the summary");
+static_assert(wheel_heads::upper_shift + 6 * wheel_heads::upper_levels == 64);
 
 }  // namespace detail
 
@@ -1617,11 +1627,11 @@ static_assert(wheel_heads::near_count / 64 <= 64, "one summary word");
 /// tick comes for which the node was armed, the callback answers with the later tick.
 ///
 /// How it stays exact: everything due at or before `position` has left the levels. A node due at
-/// most 2^12 ticks after it stands in the list of exactly its tick; one that is due later stands in
-/// the lowest level of which its tick is at most 64 lists ahead. The position never jumps over a
-/// list that holds something: a list of level 0 is moved aside to be fired, one of a higher level
-/// is taken apart into lower levels just before its first tick. The bits make empty stretches cost
-/// nothing, so a jump of the clock costs what is due, not what has passed.
+/// most 64 ticks after it stands in the list of exactly its tick; any other stands in the lowest
+/// level whose lists reach to its tick. The position never jumps over a list that holds something:
+/// one of level 0 is moved aside to be fired, one of a higher level is taken apart into lower levels
+/// just before its first tick. The bits make empty stretches cost nothing, so a jump of the clock
+/// costs what is due, not what has passed.
 class wheel {
     using heads = detail::wheel_heads;
     using list = detail::wheel_list;
@@ -1658,6 +1668,7 @@ public:
     /// Arms node `index` for tick `due`, or moves it there if it is armed for another. What is due
     /// already fires at the next expire. May be called inside a callback, for any node.
     void arm(std::uint32_t index, std::uint64_t due) noexcept {
+        NETIO_ASSERT(index < count_);
         wheel_node& moved = node(index);
         if (moved.prev != 0) {
             if (moved.due == due) {
@@ -1678,6 +1689,7 @@ public:
     /// Disarms node `index`; nothing happens if it is not armed. May be called inside a callback,
     /// for any node.
     void cancel(std::uint32_t index) noexcept {
+        NETIO_ASSERT(index < count_);
         wheel_node& cancelled = node(index);
         if (cancelled.prev == 0) {
             return;
@@ -1688,7 +1700,10 @@ public:
         --armed_;
     }
 
-    bool armed(std::uint32_t index) const noexcept { return node(index).prev != 0; }
+    bool armed(std::uint32_t index) const noexcept {
+        NETIO_ASSERT(index < count_);
+        return node(index).prev != 0;
+    }
 
     /// The tick for which `index` is armed; it must be.
     std::uint64_t due(std::uint32_t index) const noexcept {
@@ -1734,7 +1749,7 @@ public:
     }
 
     /// The earliest tick at which expire has something to fire: exact, except that it may be too
-    /// early after a cancel or move of a node due more than 2^12 ticks after the last expire. 0 if
+    /// early after a cancel or move of a node due more than 64 ticks after the last expire. 0 if
     /// something is late or was left over, `never` if nothing is armed (or only for never).
     std::uint64_t next_due() const noexcept {
         if (armed_ == 0) {
@@ -1743,14 +1758,16 @@ public:
         if (list_at(heads::late_list).first != 0 || list_at(heads::ready_list).first != 0) {
             return 0;
         }
-        std::uint64_t earliest = next_near();
-        for (std::uint32_t level = 0; level < heads::far_levels; ++level) {
-            if (heads_->far_words[level] != 0) {
-                const std::uint64_t block = next_block(level);
-                const std::uint64_t found =
-                    heads_->far_earliest[level * 64 + static_cast<std::uint32_t>(block % 64)];
-                earliest = found < earliest ? found : earliest;
-            }
+        std::uint64_t earliest = next_tick();
+        const stretch middle = next_middle();
+        if (middle.start < earliest) {
+            const std::uint64_t found = list_at(middle.list_index).earliest;
+            earliest = found < earliest ? found : earliest;
+        }
+        for (std::uint32_t left = upper_filled(); left != 0; left &= left - 1) {
+            const stretch upper = next_upper(static_cast<std::uint32_t>(std::countr_zero(left)));
+            const std::uint64_t found = list_at(upper.list_index).earliest;
+            earliest = found < earliest ? found : earliest;
         }
         return earliest;
     }
@@ -1762,56 +1779,61 @@ private:
     // A link is index + 1 of the neighbour, or this bit and the number of the list at its two ends.
     // Never 0 while the node is armed.
     static constexpr std::uint32_t list_mark = 0x80000000;
-    static constexpr std::uint32_t near_mask = heads::near_count - 1;
 
-    struct coarse_list {
-        std::uint64_t start;  // the first tick of the list's stretch, never if there is none
+    /// A list that is to be taken apart, and the first tick of its stretch.
+    struct stretch {
+        std::uint64_t start;  // never if there is none
         std::uint32_t list_index;
     };
 
     wheel_node& node(std::uint32_t index) const noexcept {
-        NETIO_ASSERT(index < count_);
+        NETIO_ASSERT_SLOW(index < count_);
         return *reinterpret_cast<wheel_node*>(first_ + stride_ * index);
     }
     list& list_at(std::uint32_t list_index) const noexcept { return heads_->lists[list_index]; }
 
-    static std::uint32_t shift_of(std::uint32_t level) noexcept {
-        return heads::near_bits + 6 * level;
+    static std::uint32_t shift_of(std::uint32_t upper_level) noexcept {
+        return heads::upper_shift + 6 * upper_level;
     }
 
     /// Links a node that is due after the position into its level.
     void place(wheel_node& placed, std::uint32_t index) noexcept {
-        const std::uint64_t ahead = placed.due - position_ - 1;
-        if (NETIO_LIKELY(ahead < heads::near_count)) {
-            const auto slot = static_cast<std::uint32_t>(placed.due) & near_mask;
-            append(placed, index, slot);
-            return;
+        append(placed, index, list_for(placed.due));
+    }
+
+    std::uint32_t list_for(std::uint64_t due) const noexcept {
+        NETIO_ASSERT_SLOW(due > position_);
+        if (due - position_ <= heads::tick_lists) {
+            return static_cast<std::uint32_t>(due % heads::tick_lists);
+        }
+        const std::uint64_t block = due >> heads::middle_shift;
+        if (NETIO_LIKELY(block - (position_ >> heads::middle_shift) <= heads::middle_lists)) {
+            return heads::first_middle + static_cast<std::uint32_t>(block % heads::middle_lists);
         }
         std::uint32_t level = 0;
-        while ((placed.due >> shift_of(level)) - (position_ >> shift_of(level)) > 64) {
+        while ((due >> shift_of(level)) - (position_ >> shift_of(level)) > 64) {
             ++level;
         }
-        NETIO_ASSERT(level < heads::far_levels);
-        const auto slot = static_cast<std::uint32_t>((placed.due >> shift_of(level)) % 64);
-        std::uint64_t& earliest = heads_->far_earliest[level * 64 + slot];
-        if (((heads_->far_words[level] >> slot) & 1) == 0 || placed.due < earliest) {
-            earliest = placed.due;
-        }
-        append(placed, index, heads::near_count + level * 64 + slot);
+        NETIO_ASSERT(level < heads::upper_levels);
+        return heads::first_upper + level * 64 +
+               static_cast<std::uint32_t>((due >> shift_of(level)) % 64);
     }
 
     void append(wheel_node& added, std::uint32_t index, std::uint32_t list_index) noexcept {
         list& into = list_at(list_index);
         added.next = list_mark | list_index;
-        if (into.last == 0) {
-            into.first = index + 1;
-            added.prev = list_mark | list_index;
-            mark_filled(list_index);
-        } else {
-            node(into.last - 1).next = index + 1;
-            added.prev = into.last;
-        }
+        const std::uint32_t last = into.last;
         into.last = index + 1;
+        if (last == 0) {
+            added.prev = list_mark | list_index;
+            into.first = index + 1;
+            into.earliest = added.due;
+            mark_filled(list_index);
+            return;
+        }
+        added.prev = last;
+        node(last - 1).next = index + 1;
+        into.earliest = added.due < into.earliest ? added.due : into.earliest;
     }
 
     /// Takes a node out of its list; its own links keep their old values.
@@ -1836,25 +1858,15 @@ private:
     }
 
     void mark_filled(std::uint32_t list_index) noexcept {
-        if (list_index < heads::near_count) {
-            heads_->near_words[list_index / 64] |= std::uint64_t{1} << (list_index % 64);
-            heads_->near_summary |= std::uint64_t{1} << (list_index / 64);
-        } else if (list_index < heads::late_list) {
-            const std::uint32_t spot = list_index - heads::near_count;
-            heads_->far_words[spot / 64] |= std::uint64_t{1} << (spot % 64);
-        }
+        heads_->words[list_index / 64] |= std::uint64_t{1} << (list_index % 64);
+        heads_->summary |= std::uint64_t{1} << (list_index / 64);
     }
 
     void mark_empty(std::uint32_t list_index) noexcept {
-        if (list_index < heads::near_count) {
-            std::uint64_t& word = heads_->near_words[list_index / 64];
-            word &= ~(std::uint64_t{1} << (list_index % 64));
-            if (word == 0) {
-                heads_->near_summary &= ~(std::uint64_t{1} << (list_index / 64));
-            }
-        } else if (list_index < heads::late_list) {
-            const std::uint32_t spot = list_index - heads::near_count;
-            heads_->far_words[spot / 64] &= ~(std::uint64_t{1} << (spot % 64));
+        std::uint64_t& word = heads_->words[list_index / 64];
+        word &= ~(std::uint64_t{1} << (list_index % 64));
+        if (word == 0) {
+            heads_->summary &= ~(std::uint64_t{1} << (list_index / 64));
         }
     }
 
@@ -1874,7 +1886,8 @@ private:
             node(ready.last - 1).next = from.first;
         }
         ready.last = from.last;
-        from = list{0, 0};
+        from.first = 0;
+        from.last = 0;
         mark_empty(list_index);
     }
 
@@ -1883,7 +1896,8 @@ private:
         const std::uint32_t index = ready.first - 1;
         wheel_node& popped = node(index);
         if ((popped.next & list_mark) != 0) {
-            ready = list{0, 0};
+            ready.first = 0;
+            ready.last = 0;
         } else {
             ready.first = popped.next;
             node(popped.next - 1).prev = list_mark | heads::ready_list;
@@ -1898,15 +1912,15 @@ private:
     /// if nothing more is due, or when `moves_left` nodes were moved down a level.
     bool advance(std::uint32_t& moves_left) noexcept {
         while (position_ < target_) {
-            const std::uint64_t tick = next_near();
-            const coarse_list coarse = next_far();
+            const std::uint64_t tick = next_tick();
+            const stretch coarse = next_stretch();
             if (tick > target_ && coarse.start > target_) {
                 position_ = target_;
                 return false;
             }
             if (tick < coarse.start) {
                 position_ = tick;
-                take_aside(static_cast<std::uint32_t>(tick) & near_mask);
+                take_aside(static_cast<std::uint32_t>(tick % heads::tick_lists));
                 return true;
             }
             NETIO_ASSERT(coarse.start > position_);
@@ -1922,65 +1936,83 @@ private:
     /// stretch. May stop halfway: all stays true, and the next call goes on.
     bool take_apart(std::uint32_t list_index, std::uint32_t& moves_left) noexcept {
         list& from = list_at(list_index);
-        while (from.first != 0) {
+        std::uint32_t link = from.first;
+        while ((link & list_mark) == 0) {
+            const std::uint32_t index = link - 1;
+            wheel_node& moved = node(index);
             if (moves_left == 0) {
+                from.first = link;
+                moved.prev = list_mark | list_index;
                 return false;
             }
             --moves_left;
-            const std::uint32_t index = from.first - 1;
-            wheel_node& moved = node(index);
+            link = moved.next;
             NETIO_ASSERT(moved.due > position_);
-            unlink(moved);
             place(moved, index);
         }
+        from.first = 0;
+        from.last = 0;
+        mark_empty(list_index);
         return true;
     }
 
     /// The first tick after the position whose list of level 0 holds something, or never.
-    std::uint64_t next_near() const noexcept {
-        if (heads_->near_summary == 0) {
+    std::uint64_t next_tick() const noexcept {
+        const std::uint64_t word = heads_->words[0];
+        if (word == 0) {
             return never;
         }
-        constexpr std::uint32_t word_count = heads::near_count / 64;
-        const auto from = static_cast<std::uint32_t>(position_ + 1) & near_mask;
-        const std::uint64_t here = heads_->near_words[from / 64] >> (from % 64);
-        if (here != 0) {
-            return position_ + 1 + static_cast<std::uint32_t>(std::countr_zero(here));
-        }
-        // The words after it in a circle; the last is its own again, with the bits below `from`.
-        const std::uint32_t second = from / 64 + 1;
         const std::uint64_t turned =
-            std::rotr(heads_->near_summary, static_cast<int>(second % word_count));
-        const std::uint32_t word =
-            (second + static_cast<std::uint32_t>(std::countr_zero(turned))) % word_count;
-        const std::uint32_t slot =
-            word * 64 + static_cast<std::uint32_t>(std::countr_zero(heads_->near_words[word]));
-        return position_ + 1 + ((slot - from) & near_mask);
+            std::rotr(word, static_cast<int>((position_ + 1) % heads::tick_lists));
+        return position_ + 1 + static_cast<std::uint32_t>(std::countr_zero(turned));
     }
 
-    /// The number of the first stretch after the position that holds something in `level`, which
-    /// must not be empty.
-    std::uint64_t next_block(std::uint32_t level) const noexcept {
+    /// The list of level 1 that comes first and holds something.
+    stretch next_middle() const noexcept {
+        const auto filled = static_cast<std::uint16_t>(heads_->summary >> 1);
+        if (filled == 0) {
+            return {never, 0};
+        }
+        const std::uint64_t first = (position_ >> heads::middle_shift) + 1;
+        const auto from = static_cast<std::uint32_t>(first % heads::middle_lists);
+        const std::uint64_t* words = heads_->words + 1;
+        std::uint32_t word = from / 64;
+        std::uint64_t bits = words[word] & (~std::uint64_t{0} << (from % 64));
+        if (bits == 0) {
+            // The words after it in a circle; the last is its own again, now with its low bits.
+            const auto turned = std::rotr(filled, static_cast<int>((word + 1) % 16));
+            word = (word + 1 + static_cast<std::uint32_t>(std::countr_zero(turned))) % 16;
+            bits = words[word];
+        }
+        const std::uint32_t slot = word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
+        const std::uint64_t block = first + ((slot - from) % heads::middle_lists);
+        return {block << heads::middle_shift, heads::first_middle + slot};
+    }
+
+    /// The list of an upper level, which must not be empty, that comes first and holds something.
+    stretch next_upper(std::uint32_t level) const noexcept {
+        const std::uint64_t word = heads_->words[heads::first_upper / 64 + level];
         const std::uint64_t first = (position_ >> shift_of(level)) + 1;
-        const std::uint64_t turned =
-            std::rotr(heads_->far_words[level], static_cast<int>(first % 64));
-        return first + static_cast<std::uint32_t>(std::countr_zero(turned));
+        const std::uint64_t turned = std::rotr(word, static_cast<int>(first % 64));
+        const std::uint64_t block = first + static_cast<std::uint32_t>(std::countr_zero(turned));
+        return {block << shift_of(level),
+                heads::first_upper + level * 64 + static_cast<std::uint32_t>(block % 64)};
     }
 
-    coarse_list next_far() const noexcept {
-        coarse_list first{never, 0};
-        for (std::uint32_t level = 0; level < heads::far_levels; ++level) {
-            if (heads_->far_words[level] == 0) {
-                continue;
-            }
-            const std::uint64_t block = next_block(level);
-            const std::uint64_t start = block << shift_of(level);
-            if (start < first.start) {
-                const auto slot = static_cast<std::uint32_t>(block % 64);
-                first = {start, heads::near_count + level * 64 + slot};
-            }
+    /// A bit for each upper level that holds something.
+    std::uint32_t upper_filled() const noexcept {
+        return static_cast<std::uint32_t>(heads_->summary >> (heads::first_upper / 64)) &
+               ((1u << heads::upper_levels) - 1);
+    }
+
+    /// Of all higher levels' lists that hold something, the one whose stretch begins first.
+    stretch next_stretch() const noexcept {
+        stretch found = next_middle();
+        for (std::uint32_t left = upper_filled(); left != 0; left &= left - 1) {
+            const stretch upper = next_upper(static_cast<std::uint32_t>(std::countr_zero(left)));
+            found = upper.start < found.start ? upper : found;
         }
-        return first;
+        return found;
     }
 
     heads* heads_ = nullptr;
@@ -3334,6 +3366,15 @@ NETIO_INLINE bool utf8_valid(std::string_view text) noexcept {
            utf8_valid_long(at, at + text.size());
 }
 
+/// `left` < `right` by bytes. Keys mostly differ early, and one that was just written is better not
+/// read back with the wide loads of memcmp.
+NETIO_INLINE bool text_before(std::string_view left, std::string_view right) noexcept {
+    if (!left.empty() && !right.empty() && left[0] != right[0]) {
+        return static_cast<unsigned char>(left[0]) < static_cast<unsigned char>(right[0]);
+    }
+    return left < right;
+}
+
 /// memcpy for the short pieces of an envelope: without a call up to 16 bytes.
 NETIO_INLINE void copy_piece(std::byte* to, bytes from) noexcept {
     const std::size_t count = from.size();
@@ -3424,7 +3465,7 @@ bool walk_key(reader<Checked>& in, walk_level& level) noexcept {
         return false;
     }
     if constexpr (Checked) {
-        if (level.key != nullptr && !(std::string_view(level.key, level.key_bytes) < key)) {
+        if (level.key != nullptr && !text_before({level.key, level.key_bytes}, key)) {
             return false;
         }
         level.key = key.data();
@@ -3864,7 +3905,7 @@ inline error check_methods(reader<true>& in, const wire_limits& limits) noexcept
         if (!in.take_sized(method)) {
             return error::rpc_wire;
         }
-        if (!utf8_valid(method) || (index != 0 && !(before < method))) {
+        if (!utf8_valid(method) || (index != 0 && !text_before(before, method))) {
             return error::rpc_capability_table;
         }
         before = method;
@@ -4082,7 +4123,11 @@ public:
     explicit writer(mutable_bytes out, const wire_limits& limits = {}) noexcept
         : out_(out.first(out.size() < limits.bytes_max ? out.size() : limits.bytes_max)),
           limits_(limits),
-          no_room_(out.size() < limits.bytes_max ? error::full : error::rpc_limit) {}
+          no_room_(out.size() < limits.bytes_max ? error::full : error::rpc_limit) {
+        // A level is written when it opens and read only while open, which compilers can't see: they
+        // are told that the levels may hold something. Clearing them costs more than an envelope.
+        NETIO_KEEP_STORES(levels_);
+    }
     writer(const writer&) = delete;
     writer& operator=(const writer&) = delete;
 
@@ -4103,12 +4148,9 @@ public:
     writer& value_real(double number) noexcept {
         return word(value_tag::real, std::bit_cast<std::uint64_t>(number));
     }
-    writer& value_text(std::string_view text) noexcept { return sized_text(value_tag::text, text); }
-    writer& value_path(std::string_view path) noexcept { return sized_text(value_tag::path, path); }
-    writer& value_module(bytes content) noexcept {
-        sized(value_tag::module_bytes, content);
-        return *this;
-    }
+    writer& value_text(std::string_view text) noexcept;
+    writer& value_path(std::string_view path) noexcept;
+    writer& value_module(bytes content) noexcept;
     /// Opens a list: the values up to the matching end() are its items.
     writer& value_list() noexcept { return open(value_tag::list); }
     /// Opens a map: key() and a value in turn, up to the matching end().
@@ -4152,10 +4194,19 @@ private:
 
     writer& fail(error why) noexcept {
         why_ = why_ == error::none ? why : why_;
+        end_ = at_;
         return *this;
+    }
+    NETIO_COLD std::byte* refuse(error why) noexcept {
+        fail(why);
+        return nullptr;
+    }
+    std::uint32_t offset(const std::byte* at) const noexcept {
+        return static_cast<std::uint32_t>(at - out_.data());
     }
     std::byte* claim(std::size_t fixed, std::size_t rest = 0) noexcept;
     std::byte* argument_head(argument_tag tag, std::size_t fixed, std::size_t rest = 0) noexcept;
+    std::byte* item_head(value_tag tag, std::size_t fixed, std::size_t rest) noexcept;
     std::byte* value_head(value_tag tag, std::size_t fixed, std::size_t rest = 0) noexcept;
     std::byte* descriptor_head(std::size_t fixed, std::size_t rest = 0) noexcept;
     bool put_sized(bytes content) noexcept;
@@ -4167,31 +4218,31 @@ private:
     error descriptor_error(const descriptor_fields& fields) const noexcept;
     envelope facts() const noexcept;
 
-    mutable_bytes out_;        // all of the caller's bytes that may be used
+    mutable_bytes out_;             // all of the caller's bytes that may be used
+    std::byte* at_ = nullptr;       // the next one
+    std::byte* end_ = nullptr;      // one past the last; after a failure `at_`, so nothing fits
+    std::uint32_t open_ = 0;
+    std::uint32_t arguments_left_ = 0;    // how many more may come; 0 in every other stage too
     wire_limits limits_;
-    error no_room_;            // what it means to run out of them
-    std::size_t used_ = 0;
+    error no_room_;                 // what it means to run out of bytes
+    error why_ = error::none;
+    stage stage_ = stage::idle;
     std::uint32_t arguments_at_ = 0;
     std::uint32_t arguments_count_ = 0;
     std::uint32_t payload_bytes_ = 0;
     std::uint32_t capabilities_at_ = 0;
     std::uint32_t capabilities_count_ = 0;
-    std::uint32_t open_ = 0;
-    stage stage_ = stage::idle;
-    error why_ = error::none;
-    level levels_[value_depth_max];    // not initialised: only the open ones are read
+    level levels_[value_depth_max];
 };
 
 /// The next `fixed` + `rest` bytes, or null. Compared one by one, so that no sum can wrap.
 NETIO_INLINE std::byte* writer::claim(std::size_t fixed, std::size_t rest) noexcept {
-    NETIO_ASSERT(used_ <= out_.size());
-    const std::size_t room = out_.size() - used_;
-    if (room < fixed || room - fixed < rest || why_ != error::none) {
-        fail(no_room_);
-        return nullptr;
+    const auto room = static_cast<std::size_t>(end_ - at_);
+    if (NETIO_UNLIKELY(room < fixed || room - fixed < rest)) {
+        return refuse(no_room_);
     }
-    std::byte* const at = out_.data() + used_;
-    used_ += fixed + rest;
+    std::byte* const at = at_;
+    at_ += fixed + rest;
     return at;
 }
 
@@ -4208,13 +4259,17 @@ NETIO_INLINE bool writer::put_sized(bytes content) noexcept {
 
 inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::string_view method,
                              std::uint16_t flags) noexcept {
-    used_ = 0;
+    at_ = out_.data();
+    end_ = at_ + out_.size();
     open_ = 0;
-    arguments_count_ = 0;
+    arguments_left_ = limits_.arguments_max;
     payload_bytes_ = 0;
     capabilities_count_ = 0;
     stage_ = stage::arguments;
-    why_ = limits_.valid() ? error::none : error::limits_invalid;
+    why_ = error::none;
+    if (!limits_.valid()) {
+        return fail(error::limits_invalid);
+    }
     if (flags > (flag_redact | flag_read_only) || !detail::utf8_valid(method)) {
         return fail(error::rpc_wire);
     }
@@ -4230,7 +4285,7 @@ inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::
     detail::store_little(head + 6, flags);
     detail::store_little(head + 8, request_id);
     if (put_sized(as_bytes(method))) {
-        arguments_at_ = static_cast<std::uint32_t>(used_);
+        arguments_at_ = offset(at_);
         claim(4);
     }
     return *this;
@@ -4239,19 +4294,32 @@ inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::
 /// The bytes behind a new argument's kind byte, which it writes; or null.
 NETIO_INLINE std::byte* writer::argument_head(argument_tag tag, std::size_t fixed,
                                               std::size_t rest) noexcept {
-    if (stage_ != stage::arguments || open_ != 0) {
-        fail(error::rpc_wire);
-        return nullptr;
-    }
-    if (arguments_count_ == limits_.arguments_max) {
-        fail(error::rpc_limit);
-        return nullptr;
+    if (NETIO_UNLIKELY(arguments_left_ == 0 || open_ != 0)) {
+        return refuse(stage_ == stage::arguments && open_ == 0 ? error::rpc_limit
+                                                               : error::rpc_wire);
     }
     std::byte* const at = claim(1 + fixed, rest);
     if (at == nullptr) {
         return nullptr;
     }
-    ++arguments_count_;
+    --arguments_left_;
+    *at = static_cast<std::byte>(tag);
+    return at + 1;
+}
+
+/// The bytes behind a new item's tag, which it writes; or null.
+NETIO_INLINE std::byte* writer::item_head(value_tag tag, std::size_t fixed,
+                                          std::size_t rest) noexcept {
+    level& around = levels_[open_ - 1];
+    if (NETIO_UNLIKELY(open_ == value_depth_max || around.is_map != around.key_waits)) {
+        return refuse(error::rpc_wire);
+    }
+    std::byte* const at = claim(1 + fixed, rest);
+    if (at == nullptr) {
+        return nullptr;
+    }
+    around.key_waits = false;
+    ++around.items_count;
     *at = static_cast<std::byte>(tag);
     return at + 1;
 }
@@ -4259,19 +4327,10 @@ NETIO_INLINE std::byte* writer::argument_head(argument_tag tag, std::size_t fixe
 /// The bytes behind a new value's tag, which it writes; or null.
 NETIO_INLINE std::byte* writer::value_head(value_tag tag, std::size_t fixed,
                                            std::size_t rest) noexcept {
-    std::byte* at = nullptr;
-    if (open_ == 0) {
-        at = argument_head(argument_tag::value, 1 + fixed, rest);
-    } else {
-        level& around = levels_[open_ - 1];
-        if (open_ == value_depth_max || around.is_map != around.key_waits) {
-            fail(error::rpc_wire);
-            return nullptr;
-        }
-        at = claim(1 + fixed, rest);
-        around.key_waits = false;
-        ++around.items_count;
+    if (open_ != 0) {
+        return item_head(tag, fixed, rest);
     }
+    std::byte* const at = argument_head(argument_tag::value, 1 + fixed, rest);
     if (at == nullptr) {
         return nullptr;
     }
@@ -4279,7 +4338,7 @@ NETIO_INLINE std::byte* writer::value_head(value_tag tag, std::size_t fixed,
     return at + 1;
 }
 
-inline writer& writer::scalar(value_tag tag, bytes content) noexcept {
+NETIO_INLINE writer& writer::scalar(value_tag tag, bytes content) noexcept {
     std::byte* const to = value_head(tag, content.size());
     if (to != nullptr && !content.empty()) {
         *to = content[0];
@@ -4287,7 +4346,7 @@ inline writer& writer::scalar(value_tag tag, bytes content) noexcept {
     return *this;
 }
 
-inline writer& writer::word(value_tag tag, std::uint64_t bits) noexcept {
+NETIO_INLINE writer& writer::word(value_tag tag, std::uint64_t bits) noexcept {
     std::byte* const to = value_head(tag, sizeof(bits));
     if (to != nullptr) {
         detail::store_little(to, bits);
@@ -4295,7 +4354,7 @@ inline writer& writer::word(value_tag tag, std::uint64_t bits) noexcept {
     return *this;
 }
 
-inline writer& writer::sized(value_tag tag, bytes content) noexcept {
+NETIO_INLINE writer& writer::sized(value_tag tag, bytes content) noexcept {
     std::byte* const to = value_head(tag, 4, content.size());
     if (to == nullptr) {
         return *this;
@@ -4305,8 +4364,19 @@ inline writer& writer::sized(value_tag tag, bytes content) noexcept {
     return *this;
 }
 
-inline writer& writer::sized_text(value_tag tag, std::string_view text) noexcept {
-    return detail::utf8_valid(text) ? sized(tag, as_bytes(text)) : fail(error::rpc_wire);
+NETIO_INLINE writer& writer::sized_text(value_tag tag, std::string_view text) noexcept {
+    return NETIO_LIKELY(detail::utf8_valid(text)) ? sized(tag, as_bytes(text))
+                                                  : fail(error::rpc_wire);
+}
+
+inline writer& writer::value_text(std::string_view text) noexcept {
+    return sized_text(value_tag::text, text);
+}
+inline writer& writer::value_path(std::string_view path) noexcept {
+    return sized_text(value_tag::path, path);
+}
+inline writer& writer::value_module(bytes content) noexcept {
+    return sized(value_tag::module_bytes, content);
 }
 
 inline writer& writer::open(value_tag tag) noexcept {
@@ -4315,8 +4385,7 @@ inline writer& writer::open(value_tag tag) noexcept {
         return *this;
     }
     NETIO_ASSERT(open_ < value_depth_max);
-    const auto count_at = static_cast<std::uint32_t>(to - out_.data());
-    levels_[open_++] = {count_at, 0, 0, tag == value_tag::map, false};
+    levels_[open_++] = {offset(to), 0, 0, tag == value_tag::map, false};
     return *this;
 }
 
@@ -4326,11 +4395,12 @@ inline writer& writer::key(std::string_view text) noexcept {
     }
     level& around = levels_[open_ - 1];
     const bool ascends =
-        around.key_at == 0 || detail::read_text(out_.data() + around.key_at) < text;
+        around.key_at == 0 ||
+        detail::text_before(detail::read_text(out_.data() + around.key_at), text);
     if (!ascends || !detail::utf8_valid(text)) {
         return fail(error::rpc_wire);
     }
-    const auto key_at = static_cast<std::uint32_t>(used_);
+    const std::uint32_t key_at = offset(at_);
     if (put_sized(as_bytes(text))) {
         around.key_at = key_at;
         around.key_waits = true;
@@ -4394,9 +4464,11 @@ inline writer& writer::payload(bytes content) noexcept {
         return fail(error::rpc_limit);
     }
     if (put_sized(content)) {
+        arguments_count_ = limits_.arguments_max - arguments_left_;
+        arguments_left_ = 0;
         detail::store_little(out_.data() + arguments_at_, arguments_count_);
         payload_bytes_ = static_cast<std::uint32_t>(content.size());
-        capabilities_at_ = static_cast<std::uint32_t>(used_);
+        capabilities_at_ = offset(at_);
         stage_ = stage::capabilities;
         claim(4);
     }
@@ -4409,12 +4481,10 @@ inline std::byte* writer::descriptor_head(std::size_t fixed, std::size_t rest) n
         payload({});
     }
     if (stage_ != stage::capabilities) {
-        fail(error::rpc_wire);
-        return nullptr;
+        return refuse(error::rpc_wire);
     }
     if (capabilities_count_ == limits_.capabilities_max) {
-        fail(error::rpc_limit);
-        return nullptr;
+        return refuse(error::rpc_limit);
     }
     ++capabilities_count_;
     return claim(fixed, rest);
@@ -4428,7 +4498,7 @@ inline error writer::descriptor_error(const descriptor_fields& fields) const noe
                 (!fields.has_path || detail::utf8_valid(fields.path));
     for (std::size_t index = 0; good && index < fields.methods.size(); ++index) {
         good = detail::utf8_valid(fields.methods[index]) &&
-               (index == 0 || fields.methods[index - 1] < fields.methods[index]);
+               (index == 0 || detail::text_before(fields.methods[index - 1], fields.methods[index]));
     }
     return good ? error::none : error::rpc_capability_table;
 }
@@ -4499,6 +4569,7 @@ inline std::size_t writer::finish() noexcept {
         fail(error::rpc_wire);
     }
     stage_ = stage::idle;
+    arguments_left_ = 0;
     if (why_ == error::none && !detail::shape_valid(facts())) {
         fail(error::rpc_wire);
     }
@@ -4508,7 +4579,7 @@ inline std::size_t writer::finish() noexcept {
     const bool plain = arguments_count_ == 0 && capabilities_count_ == 0;
     out_[detail::version_offset] = plain ? detail::version_published : detail::version_profile;
     detail::store_little(out_.data() + capabilities_at_, capabilities_count_);
-    return used_;
+    return offset(at_);
 }
 
 }  // namespace rpc
@@ -6643,7 +6714,7 @@ struct epoll_connection {
     };
     std::uint64_t send_from;      // a send that waits: the address of its first slice
     std::uint32_t receive_count;  // bytes of `into`, or credit left
-    std::uint32_t send_count;     // bytes that wait; of a finished send what it gave: bytes or errno
+    std::uint32_t send_count;     // bytes that wait; of a finished send its bytes or errno
 };
 static_assert(sizeof(epoll_connection) == 40, "the budget of a connection in a backend");
 
@@ -6735,7 +6806,7 @@ private:
 
 }  // namespace detail
 
-/// The epoll backend. One descriptor is registered once and edge-triggered; a readiness nobody waits
+/// The epoll backend. A connection is registered once and edge-triggered; a readiness nobody waits
 /// for is remembered. Calls that finish at once leave their result in the connection's block, which
 /// is linked into a run list that the next `wait` works off, mostly without entering the kernel.
 ///
@@ -6884,7 +6955,7 @@ public:
         connection& at = connections_[checked(who, sizes_.connections)];
         NETIO_ASSERT(open_ && handle >= 0);
         NETIO_ASSERT(at.flags == 0);
-        // Without EPOLLOUT: every socket is writable at first, and that would be a wake-up of its own.
+        // Without EPOLLOUT: every socket is writable at first, which would be a wake-up of its own.
         if (!change(EPOLL_CTL_ADD, static_cast<int>(handle), watched, plain(who))) {
             return detail::status_of(errno);
         }
@@ -7355,7 +7426,7 @@ private:
         to.put(who, operation::connect, event_kind::connected).handle = at.descriptor;
     }
 
-    /// One receive, if one is outstanding and the socket may have something. At most one buffer of a
+    /// One receive, if one is outstanding and the socket may have something. At most one buffer a
     /// connection in one wait: what is left goes to the run list.
     void receive_if_due(connection& at, std::uint32_t index, detail::event_writer& to) noexcept {
         if ((at.flags & (receiving | readable | starved)) != (receiving | readable)) {
@@ -8669,7 +8740,7 @@ private:
             closed(c);
             break;
         default:
-            NETIO_ASSERT(!"an event kind that no connection has");
+            NETIO_ASSERT(e.kind == event_kind::closed);  // a connection has no others
             break;
         }
         settle_touched();
