@@ -17,9 +17,9 @@
 //   floor 3 · src/post_queue.hpp · bounded queue of words from any thread to one owner
 //   floor 3 · src/proxy.hpp · PROXY protocol versions 1 and 2: parse and encode, with TLVs and CRC32C
 //   floor 3 · src/envelope.hpp · ARP1 envelopes: frame, decode into views, write without a heap
-//   floor 3 · src/options.hpp · run-time choices of listeners, outgoing connections and datagram sockets
+//   floor 3 · src/options.hpp · run-time choices of listeners, connections and datagram sockets
 //   floor 4 · platform/contract.hpp · what a kernel must offer: tokens, events and the backend concept
-//   floor 4 · src/output_queue.hpp · what a connection has still to send: eight words, three kinds of piece
+//   floor 4 · src/output_queue.hpp · what a connection has still to send, in eight words
 //   floor 5 · src/connection.hpp · one connection: its 848 bytes, and what a handler may do with it
 //   floor 5 · src/datagram.hpp · UDP sockets as a handler sees them
 //   floor 5 · platform/socket_posix.hpp · sockets of POSIX systems: errors, addresses, options, making them
@@ -1302,7 +1302,8 @@ struct limits {
     std::uint32_t input_buffers_max = 256;
     /// Pool buffers that may hold bytes to send. Stops: slow readers taking all memory.
     std::uint32_t output_buffers_max = 256;
-    /// Of those, at most so many for one connection (1 to 8). Stops: one slow reader taking them all.
+    /// Of those, at most so many for one connection (1 to 8). Stops: one slow reader taking them
+    /// all.
     std::uint32_t connection_output_buffers_max = 4;
     /// Buffers for PROXY headers of more than 536 bytes from trusted peers; 0: none are taken.
     std::uint32_t preface_buffers_max = 0;
@@ -4587,7 +4588,7 @@ inline std::size_t writer::finish() noexcept {
 NETIO_END
 
 // ==== src/options.hpp =============================================================================
-// floor 3 · run-time choices of listeners, outgoing connections and datagram sockets
+// floor 3 · run-time choices of listeners, connections and datagram sockets
 
 NETIO_BEGIN
 
@@ -4643,9 +4644,9 @@ struct listen_options {
     bool dual_stack = false;
     /// Connections the kernel holds for us; 0: the system's maximum.
     std::uint32_t backlog = 0;
-    bool reuse_address = true;           ///< SO_REUSEADDR (not on Windows, where it is no such thing)
+    bool reuse_address = true;           ///< SO_REUSEADDR (Windows means another thing by it)
     bool reuse_port = false;             ///< SO_REUSEPORT
-    std::uint32_t defer_accept_s = 0;    ///< TCP_DEFER_ACCEPT; the preface deadline starts at accept
+    std::uint32_t defer_accept_s = 0;    ///< TCP_DEFER_ACCEPT; deadlines start at accept
     std::uint32_t fast_open = 0;         ///< TCP_FASTOPEN queue
     /// Connections of this listener at once; 0: only the global bound.
     std::uint32_t connections_max = 0;
@@ -4707,8 +4708,8 @@ enum class operation : std::uint8_t {
     wake
 };
 
-/// Index 24 bits, operation 8, generation 32: what a kernel carries and gives back. The callers of a
-/// backend leave the operation none; a backend may fill it for its own bookkeeping.
+/// Index 24 bits, operation 8, generation 32: what a kernel carries and gives back. The callers of
+/// a backend leave the operation none; a backend may fill it for its own bookkeeping.
 struct token {
     std::uint64_t bits = 0;
 
@@ -4746,7 +4747,7 @@ struct event {
     event_kind kind = event_kind::woken;
     error why = error::none;
     bool disarmed : 1 = false;   // received: the receive has ended and must be started again
-    bool truncated : 1 = false;  // received by receive_from: the datagram was longer than the buffer
+    bool truncated : 1 = false;  // receive_from: the datagram was longer than the buffer
     std::uint32_t byte_count = 0;
     std::uint32_t buffer_index = none_index;
     std::int32_t os_code = 0;
@@ -4801,7 +4802,8 @@ inline constexpr std::uint64_t forever_ns = ~std::uint64_t{0};
 /// Slices of one start_send.
 inline constexpr std::size_t slices_max = 8;
 
-/// The seam to a kernel: start an operation, later get its event from `wait`. docs/contract.md gives
+/// The seam to a kernel: start an operation, later get its event from `wait`. docs/contract.md
+/// gives
 /// each function's precondition and postcondition and the clauses P1 to P14 that one test suite
 /// checks on every backend.
 ///
@@ -4852,17 +4854,19 @@ concept backend = requires(B b, const B constant, mutable_bytes memory, std::spa
 NETIO_END
 
 // ==== src/output_queue.hpp ========================================================================
-// floor 4 · what a connection has still to send: eight words, three kinds of piece
+// floor 4 · what a connection has still to send, in eight words
 
 NETIO_BEGIN
 
-/// Queued output of one connection: a ring of at most eight pieces in 64 bytes. A buffer piece is one
+/// Queued output of one connection: a ring of at most eight pieces in 64 bytes. A buffer piece is
+/// one
 /// word: buffer index + 1 (24 bits), begin (20), end (20). A static piece is two: a mark with the
 /// bytes left (40 bits), then the address. Bytes leave at the front in the order they came.
 ///
-/// The buffers are the pool's, charged to its output side; a piece gives its buffer back when its last
-/// byte was sent. The ring's position lives with the owner, so that a connection without output never
-/// touches the words.
+/// The buffers are the pool's, charged to its output side; a piece gives its buffer back when its
+/// last
+/// byte was sent. The ring's position lives with the owner, so that a connection without output
+/// never touches the words.
 class output_queue {
 public:
     /// Where a queue begins and how many words it uses; all-zero is empty.
@@ -5422,7 +5426,8 @@ static_assert(sizeof(connection) == 128, "the hot part of a connection is two ca
 
 namespace detail {
 
-/// What a connection touches when it is not idle: addresses, queued output, the preface, the user's.
+/// What a connection touches when it is not idle: addresses, queued output, the preface, the
+/// user's.
 struct connection_cold {
     endpoint_pair endpoints;
     output_words output;
@@ -8019,9 +8024,10 @@ NETIO_BEGIN
 
 namespace detail {
 
-// Does a class have a member of this name, whatever it is? A class that inherits from it and from one
-// that has the name for certain finds it ambiguous if so. (A final class can't be asked this way: its
-// hooks are only found by calling them.)
+// Does a class have a member of this name, whatever it is? A class that inherits from it and from
+// one
+// that has the name for certain finds it ambiguous if so. (A final class can't be asked this way:
+// its hooks are only found by calling them.)
 // clang-format off
 #define NETIO_NAME_PROBE(hook)                                                                     \
     struct has_##hook { int hook; };                                                               \
@@ -8359,7 +8365,7 @@ using default_backend = user_backend;
 #elif NETIO_HAS_EPOLL
 using default_backend = epoll;
 #elif NETIO_PLATFORM
-#error "netio has no backend for this system yet: it has epoll (Linux). Define NETIO_PLATFORM 0 for the parts that need no system, or NETIO_BACKEND_HEADER \"mine.hpp\" for a backend of your own."
+#error "netio: only epoll (Linux) yet; set NETIO_PLATFORM 0 or NETIO_BACKEND_HEADER"
 #else
 struct no_backend;
 using default_backend = no_backend;
@@ -8384,8 +8390,8 @@ struct turn_bounds {
 inline constexpr std::uint32_t accept_pause_first_ms = 1;
 inline constexpr std::uint32_t accept_pause_last_ms = 1000;
 
-/// One worker's loop. Knows the backend by its contract only, and the handler by its hooks. Built on
-/// the stack around a worker's state; all that lasts is in there.
+/// One worker's loop. Knows the backend by its contract only, and the handler by its hooks. Built
+/// on the stack around a worker's state; all that lasts is in there.
 ///
 /// One turn: wait, read the clock, control, dispatch events (starting sends after each callback),
 /// expire deadlines, posts, what is owed, what those touched.
@@ -9066,8 +9072,8 @@ private:
         }
     }
 
-    /// Moves unconsumed bytes to the front if the free end is shorter than `wanted` and than what was
-    /// consumed in front: so each byte is moved at most once for each byte consumed.
+    /// Moves unconsumed bytes to the front if the free end is shorter than `wanted` and than what
+    /// was consumed in front: so each byte is moved at most once for each byte consumed.
     void compact(connection& c, std::uint32_t wanted) noexcept {
         const std::uint32_t room = c.window_capacity() - c.window_end_;
         if (room >= wanted || room >= c.window_begin_) {
@@ -9518,8 +9524,9 @@ private:
              at += core_.shared->worker_count) {
             detail::datagram_entry& socket = w_.sockets[at];
             if (socket.in_use && !socket.receiving) {
-                socket.receiving =
-                    static_cast<bool>(w_.backend.start_receive_from(socket.handle, token::of(at, 1)));
+                const os_status started =
+                    w_.backend.start_receive_from(socket.handle, token::of(at, 1));
+                socket.receiving = static_cast<bool>(started);
             }
         }
     }
@@ -9836,9 +9843,10 @@ struct server_stats {
 /// A network service in a box of memory. Listen, then `run` on each worker's thread. Never
 /// allocates, never starts a thread, never throws.
 ///
-/// Which thread may call what: `post`, `stop`, `drain` any (the last two also in signal handlers); `listen` and `open_datagram` before the workers run, or on the only worker's
-/// thread; everything else the thread of the worker it concerns. The destructor ends what is left: by
-/// then no other thread may use the server.
+/// Which thread may call what: `post`, `stop`, `drain` any (the last two also in signal handlers);
+/// `listen` and `open_datagram` before the workers run, or on the only worker's
+/// thread; everything else the thread of the worker it concerns. The destructor ends what is left:
+/// by then no other thread may use the server.
 template <class Handler, class Backend = default_backend, class Gate = allow_all,
           class Events = no_events>
 class server {
@@ -9976,7 +9984,8 @@ public:
 
     // ---- running
 
-    /// Serves as worker `worker` until a stop or drain is complete. none, or why it could not start.
+    /// Serves as worker `worker` until a stop or drain is complete. none, or why it could not
+    /// start.
     error run(std::uint32_t worker = 0) noexcept {
         const error opened = open(worker);
         if (opened != error::none) {
@@ -10048,8 +10057,8 @@ public:
 
     // ---- any thread
 
-    /// `on_post(c, word)` on the connection's worker. False: its queue is full. A connection that is
-    /// gone by then is counted as stale.
+    /// `on_post(c, word)` on the connection's worker. False: its queue is full. A connection that
+    /// is gone by then is counted as stale.
     bool post(connection_id to, std::uint64_t word) noexcept {
         const std::uint32_t per_worker = worker_count() == 0 ? 1 : worker_of(0).core.connections;
         const std::uint32_t worker = token{to.bits}.index() / per_worker;
@@ -10059,15 +10068,16 @@ public:
         wake(worker);
         return true;
     }
-    /// Ends everything at once, with RST; `run` returns when all are closed. Also in a signal handler.
+    /// Ends everything at once, with RST; `run` returns when all are closed. Also in a signal
+    /// handler.
     void stop() noexcept {
         if (shared_ != nullptr) {
             shared_->stop_wanted.store(1, std::memory_order_release);
             wake_all();
         }
     }
-    /// Takes no new connections, closes idle ones at once, lets the others finish, ends what is left
-    /// after `ms`; then `run` returns. Also in a signal handler.
+    /// Takes no new connections, closes idle ones at once, lets the others finish, ends what is
+    /// left after `ms`; then `run` returns. Also in a signal handler.
     void drain(std::uint64_t ms) noexcept {
         if (shared_ != nullptr) {
             std::uint64_t none = 0;
@@ -10089,8 +10099,8 @@ public:
     /// Counts and pools, summed. On a worker's thread, or when none runs.
     server_stats stats() const noexcept {
         server_stats out;
-        static constexpr const char* names[] = {"connections",    "input_buffers", "output_buffers",
-                                                "posts",          "timers",        "datagram_sends"};
+        static constexpr const char* names[] = {"connections", "input_buffers", "output_buffers",
+                                                "posts",       "timers",        "datagram_sends"};
         for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
             out.pools[at].name = names[at];
         }
@@ -10151,7 +10161,8 @@ private:
         }
     }
 
-    /// Each connection, each listener and UDP socket, the standard three, and a few for each worker.
+    /// Each connection, each listener and UDP socket, the standard three, and a few for each
+    /// worker.
     static constexpr std::uint64_t descriptors_needed(const limits& sizes) noexcept {
         return std::uint64_t{sizes.connections_max} + sizes.listeners_max +
                sizes.datagram_sockets_max + 4u * sizes.workers_max + 8;

@@ -31,8 +31,8 @@ enum class operation : std::uint8_t {
     wake
 };
 
-/// Index 24 bits, operation 8, generation 32: what a kernel carries and gives back. The callers of a
-/// backend leave the operation none; a backend may fill it for its own bookkeeping.
+/// Index 24 bits, operation 8, generation 32: what a kernel carries and gives back. The callers of
+/// a backend leave the operation none; a backend may fill it for its own bookkeeping.
 struct token {
     std::uint64_t bits = 0;
 
@@ -70,7 +70,7 @@ struct event {
     event_kind kind = event_kind::woken;
     error why = error::none;
     bool disarmed : 1 = false;   // received: the receive has ended and must be started again
-    bool truncated : 1 = false;  // received by receive_from: the datagram was longer than the buffer
+    bool truncated : 1 = false;  // receive_from: the datagram was longer than the buffer
     std::uint32_t byte_count = 0;
     std::uint32_t buffer_index = none_index;
     std::int32_t os_code = 0;
@@ -125,7 +125,8 @@ inline constexpr std::uint64_t forever_ns = ~std::uint64_t{0};
 /// Slices of one start_send.
 inline constexpr std::size_t slices_max = 8;
 
-/// The seam to a kernel: start an operation, later get its event from `wait`. docs/contract.md gives
+/// The seam to a kernel: start an operation, later get its event from `wait`. docs/contract.md
+/// gives
 /// each function's precondition and postcondition and the clauses P1 to P14 that one test suite
 /// checks on every backend.
 ///

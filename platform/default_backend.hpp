@@ -17,7 +17,7 @@ using default_backend = user_backend;
 #elif NETIO_HAS_EPOLL
 using default_backend = epoll;
 #elif NETIO_PLATFORM
-#error "netio has no backend for this system yet: it has epoll (Linux). Define NETIO_PLATFORM 0 for the parts that need no system, or NETIO_BACKEND_HEADER \"mine.hpp\" for a backend of your own."
+#error "netio: only epoll (Linux) yet; set NETIO_PLATFORM 0 or NETIO_BACKEND_HEADER"
 #else
 struct no_backend;
 using default_backend = no_backend;

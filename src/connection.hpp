@@ -354,7 +354,8 @@ static_assert(sizeof(connection) == 128, "the hot part of a connection is two ca
 
 namespace detail {
 
-/// What a connection touches when it is not idle: addresses, queued output, the preface, the user's.
+/// What a connection touches when it is not idle: addresses, queued output, the preface, the
+/// user's.
 struct connection_cold {
     endpoint_pair endpoints;
     output_words output;

@@ -9,9 +9,10 @@ NETIO_BEGIN
 
 namespace detail {
 
-// Does a class have a member of this name, whatever it is? A class that inherits from it and from one
-// that has the name for certain finds it ambiguous if so. (A final class can't be asked this way: its
-// hooks are only found by calling them.)
+// Does a class have a member of this name, whatever it is? A class that inherits from it and from
+// one
+// that has the name for certain finds it ambiguous if so. (A final class can't be asked this way:
+// its hooks are only found by calling them.)
 // clang-format off
 #define NETIO_NAME_PROBE(hook)                                                                     \
     struct has_##hook { int hook; };                                                               \

@@ -30,7 +30,8 @@ struct limits {
     std::uint32_t input_buffers_max = 256;
     /// Pool buffers that may hold bytes to send. Stops: slow readers taking all memory.
     std::uint32_t output_buffers_max = 256;
-    /// Of those, at most so many for one connection (1 to 8). Stops: one slow reader taking them all.
+    /// Of those, at most so many for one connection (1 to 8). Stops: one slow reader taking them
+    /// all.
     std::uint32_t connection_output_buffers_max = 4;
     /// Buffers for PROXY headers of more than 536 bytes from trusted peers; 0: none are taken.
     std::uint32_t preface_buffers_max = 0;

@@ -1,4 +1,4 @@
-// floor 3 · options.hpp · run-time choices of listeners, outgoing connections and datagram sockets
+// floor 3 · options.hpp · run-time choices of listeners, connections and datagram sockets
 #ifndef NETIO_OPTIONS_HPP
 #define NETIO_OPTIONS_HPP
 
@@ -60,9 +60,9 @@ struct listen_options {
     bool dual_stack = false;
     /// Connections the kernel holds for us; 0: the system's maximum.
     std::uint32_t backlog = 0;
-    bool reuse_address = true;           ///< SO_REUSEADDR (not on Windows, where it is no such thing)
+    bool reuse_address = true;           ///< SO_REUSEADDR (Windows means another thing by it)
     bool reuse_port = false;             ///< SO_REUSEPORT
-    std::uint32_t defer_accept_s = 0;    ///< TCP_DEFER_ACCEPT; the preface deadline starts at accept
+    std::uint32_t defer_accept_s = 0;    ///< TCP_DEFER_ACCEPT; deadlines start at accept
     std::uint32_t fast_open = 0;         ///< TCP_FASTOPEN queue
     /// Connections of this listener at once; 0: only the global bound.
     std::uint32_t connections_max = 0;

@@ -1,4 +1,4 @@
-// floor 4 · output_queue.hpp · what a connection has still to send: eight words, three kinds of piece
+// floor 4 · output_queue.hpp · what a connection has still to send, in eight words
 #ifndef NETIO_OUTPUT_QUEUE_HPP
 #define NETIO_OUTPUT_QUEUE_HPP
 
@@ -8,13 +8,15 @@
 
 NETIO_BEGIN
 
-/// Queued output of one connection: a ring of at most eight pieces in 64 bytes. A buffer piece is one
+/// Queued output of one connection: a ring of at most eight pieces in 64 bytes. A buffer piece is
+/// one
 /// word: buffer index + 1 (24 bits), begin (20), end (20). A static piece is two: a mark with the
 /// bytes left (40 bits), then the address. Bytes leave at the front in the order they came.
 ///
-/// The buffers are the pool's, charged to its output side; a piece gives its buffer back when its last
-/// byte was sent. The ring's position lives with the owner, so that a connection without output never
-/// touches the words.
+/// The buffers are the pool's, charged to its output side; a piece gives its buffer back when its
+/// last
+/// byte was sent. The ring's position lives with the owner, so that a connection without output
+/// never touches the words.
 class output_queue {
 public:
     /// Where a queue begins and how many words it uses; all-zero is empty.

@@ -20,8 +20,8 @@ struct turn_bounds {
 inline constexpr std::uint32_t accept_pause_first_ms = 1;
 inline constexpr std::uint32_t accept_pause_last_ms = 1000;
 
-/// One worker's loop. Knows the backend by its contract only, and the handler by its hooks. Built on
-/// the stack around a worker's state; all that lasts is in there.
+/// One worker's loop. Knows the backend by its contract only, and the handler by its hooks. Built
+/// on the stack around a worker's state; all that lasts is in there.
 ///
 /// One turn: wait, read the clock, control, dispatch events (starting sends after each callback),
 /// expire deadlines, posts, what is owed, what those touched.
@@ -702,8 +702,8 @@ private:
         }
     }
 
-    /// Moves unconsumed bytes to the front if the free end is shorter than `wanted` and than what was
-    /// consumed in front: so each byte is moved at most once for each byte consumed.
+    /// Moves unconsumed bytes to the front if the free end is shorter than `wanted` and than what
+    /// was consumed in front: so each byte is moved at most once for each byte consumed.
     void compact(connection& c, std::uint32_t wanted) noexcept {
         const std::uint32_t room = c.window_capacity() - c.window_end_;
         if (room >= wanted || room >= c.window_begin_) {
@@ -1154,8 +1154,9 @@ private:
              at += core_.shared->worker_count) {
             detail::datagram_entry& socket = w_.sockets[at];
             if (socket.in_use && !socket.receiving) {
-                socket.receiving =
-                    static_cast<bool>(w_.backend.start_receive_from(socket.handle, token::of(at, 1)));
+                const os_status started =
+                    w_.backend.start_receive_from(socket.handle, token::of(at, 1));
+                socket.receiving = static_cast<bool>(started);
             }
         }
     }

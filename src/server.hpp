@@ -44,9 +44,10 @@ struct server_stats {
 /// A network service in a box of memory. Listen, then `run` on each worker's thread. Never
 /// allocates, never starts a thread, never throws.
 ///
-/// Which thread may call what: `post`, `stop`, `drain` any (the last two also in signal handlers); `listen` and `open_datagram` before the workers run, or on the only worker's
-/// thread; everything else the thread of the worker it concerns. The destructor ends what is left: by
-/// then no other thread may use the server.
+/// Which thread may call what: `post`, `stop`, `drain` any (the last two also in signal handlers);
+/// `listen` and `open_datagram` before the workers run, or on the only worker's
+/// thread; everything else the thread of the worker it concerns. The destructor ends what is left:
+/// by then no other thread may use the server.
 template <class Handler, class Backend = default_backend, class Gate = allow_all,
           class Events = no_events>
 class server {
@@ -184,7 +185,8 @@ public:
 
     // ---- running
 
-    /// Serves as worker `worker` until a stop or drain is complete. none, or why it could not start.
+    /// Serves as worker `worker` until a stop or drain is complete. none, or why it could not
+    /// start.
     error run(std::uint32_t worker = 0) noexcept {
         const error opened = open(worker);
         if (opened != error::none) {
@@ -256,8 +258,8 @@ public:
 
     // ---- any thread
 
-    /// `on_post(c, word)` on the connection's worker. False: its queue is full. A connection that is
-    /// gone by then is counted as stale.
+    /// `on_post(c, word)` on the connection's worker. False: its queue is full. A connection that
+    /// is gone by then is counted as stale.
     bool post(connection_id to, std::uint64_t word) noexcept {
         const std::uint32_t per_worker = worker_count() == 0 ? 1 : worker_of(0).core.connections;
         const std::uint32_t worker = token{to.bits}.index() / per_worker;
@@ -267,15 +269,16 @@ public:
         wake(worker);
         return true;
     }
-    /// Ends everything at once, with RST; `run` returns when all are closed. Also in a signal handler.
+    /// Ends everything at once, with RST; `run` returns when all are closed. Also in a signal
+    /// handler.
     void stop() noexcept {
         if (shared_ != nullptr) {
             shared_->stop_wanted.store(1, std::memory_order_release);
             wake_all();
         }
     }
-    /// Takes no new connections, closes idle ones at once, lets the others finish, ends what is left
-    /// after `ms`; then `run` returns. Also in a signal handler.
+    /// Takes no new connections, closes idle ones at once, lets the others finish, ends what is
+    /// left after `ms`; then `run` returns. Also in a signal handler.
     void drain(std::uint64_t ms) noexcept {
         if (shared_ != nullptr) {
             std::uint64_t none = 0;
@@ -297,8 +300,8 @@ public:
     /// Counts and pools, summed. On a worker's thread, or when none runs.
     server_stats stats() const noexcept {
         server_stats out;
-        static constexpr const char* names[] = {"connections",    "input_buffers", "output_buffers",
-                                                "posts",          "timers",        "datagram_sends"};
+        static constexpr const char* names[] = {"connections", "input_buffers", "output_buffers",
+                                                "posts",       "timers",        "datagram_sends"};
         for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
             out.pools[at].name = names[at];
         }
@@ -359,7 +362,8 @@ private:
         }
     }
 
-    /// Each connection, each listener and UDP socket, the standard three, and a few for each worker.
+    /// Each connection, each listener and UDP socket, the standard three, and a few for each
+    /// worker.
     static constexpr std::uint64_t descriptors_needed(const limits& sizes) noexcept {
         return std::uint64_t{sizes.connections_max} + sizes.listeners_max +
                sizes.datagram_sockets_max + 4u * sizes.workers_max + 8;

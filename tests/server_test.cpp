@@ -526,7 +526,7 @@ TEST_CASE("idle, read, write, exchange and park deadlines fall at their time, no
     });
 }
 
-TEST_CASE("a peer that takes nothing runs into the write deadline; one that takes a little does not") {
+TEST_CASE("a peer that takes nothing runs into the write deadline, one that takes a little not") {
     server_on_both([](bool proactor) {
         for (const bool takes : {false, true}) {
             world w(proactor);
@@ -772,7 +772,7 @@ TEST_CASE("stop resets everything and run returns") {
     });
 }
 
-TEST_CASE("drain closes idle connections at once, lets an exchange finish, and ends the rest late") {
+TEST_CASE("drain closes idle ones at once, lets an exchange finish, and ends the rest late") {
     server_on_both([](bool proactor) {
         world w(proactor);
         w.handler.data = [](netio::connection& c, netio::bytes in) {
@@ -912,7 +912,7 @@ TEST_CASE("too little memory, wrong limits and too few descriptors are told with
     char line[200];
     const std::size_t needed = netio::bytes_needed<netio_test::simulator>(small_limits);
     netio_test::fresh_memory memory(needed);
-    using server_type = netio::server<scripted, netio_test::simulator, netio::allow_all, remembering>;
+    using server_type = world::server_type;
     {
         server_type server({memory.all().first(4096), small_limits}, handler, events);
         CHECK(netio::describe(server.failure(), line) ==

@@ -1,5 +1,5 @@
-// A server over the simulator, with its memory, its network and what every server test checks at the
-// end: nothing is held. Test code: uses heap.
+// A server over the simulator, with its memory, its network and what every server test checks at
+// the end: nothing is held. Test code: uses heap.
 #ifndef NETIO_TESTS_SERVER_WORLD_HPP
 #define NETIO_TESTS_SERVER_WORLD_HPP
 
