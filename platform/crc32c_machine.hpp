@@ -29,7 +29,7 @@ inline bool crc32c_machine_present() noexcept {
 }
 
 /// The longest of three streams that run side by side, in words of 8 bytes.
-inline constexpr std::size_t crc32c_stream_max = 128;
+inline constexpr std::size_t crc32c_stream_max = 170;
 
 /// Entry d - 1 is x^(64 d - 33) modulo the polynomial, bits reflected: what a state is multiplied
 /// by to stand d words further left. The 33 are paid back by the last crc32 step (32) and by the

@@ -78,6 +78,7 @@
 #define NETIO_UNLIKELY(condition) __builtin_expect(static_cast<bool>(condition), 0)
 #define NETIO_COLD __attribute__((cold, noinline))
 #define NETIO_INLINE inline __attribute__((always_inline))
+#define NETIO_NOINLINE __attribute__((noinline))
 #define NETIO_TRAP() __builtin_trap()
 // The optimiser may not drop stores to `at` that come before this.
 #define NETIO_KEEP_STORES(at) __asm__ __volatile__("" : : "r"(at) : "memory")
@@ -86,6 +87,7 @@
 #define NETIO_UNLIKELY(condition) (static_cast<bool>(condition))
 #define NETIO_COLD
 #define NETIO_INLINE inline
+#define NETIO_NOINLINE
 #define NETIO_TRAP() (*static_cast<volatile int*>(nullptr) = 0)
 #define NETIO_KEEP_STORES(at) static_cast<void>(*static_cast<volatile char*>(at))
 #endif

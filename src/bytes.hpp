@@ -25,17 +25,19 @@ inline std::string_view as_text(bytes in) noexcept {
 
 namespace detail {
 
+/// Written out without a loop, so that every compiler sees the one swap instruction in it.
 template <class T>
-T swap_bytes(T value) noexcept {
+constexpr T swap_bytes(T value) noexcept {
     if constexpr (sizeof(T) == 1) {
         return value;
+    } else if constexpr (sizeof(T) == 2) {
+        return static_cast<T>(value << 8 | value >> 8);
+    } else if constexpr (sizeof(T) == 4) {
+        return value << 24 | (value & 0xFF00) << 8 | (value >> 8 & 0xFF00) | value >> 24;
     } else {
-        T out = 0;
-        for (std::size_t at = 0; at < sizeof(T); ++at) {
-            out = static_cast<T>(static_cast<T>(out << 8) | static_cast<T>(value & 0xFF));
-            value = static_cast<T>(value >> 8);
-        }
-        return out;
+        const T halves = value << 32 | value >> 32;
+        const T pairs = (halves & 0x0000FFFF0000FFFF) << 16 | (halves >> 16 & 0x0000FFFF0000FFFF);
+        return (pairs & 0x00FF00FF00FF00FF) << 8 | (pairs >> 8 & 0x00FF00FF00FF00FF);
     }
 }
 

@@ -93,6 +93,15 @@ constexpr endpoint mapped(const endpoint& of) noexcept {
 
 namespace detail {
 
+/// A piece of a text, cut to what there is: string_view's own substr may throw, which pulls in the
+/// C++ run time.
+constexpr std::string_view piece(std::string_view of, std::size_t from,
+                                 std::size_t count = std::string_view::npos) noexcept {
+    const std::size_t start = from < of.size() ? from : of.size();
+    const std::size_t left = of.size() - start;
+    return {of.data() + start, count < left ? count : left};
+}
+
 constexpr bool is_digit(char letter) noexcept { return letter >= '0' && letter <= '9'; }
 
 /// 0 to 15, or 16 where the letter is no hex digit.
@@ -124,7 +133,7 @@ public:
     }
 
     /// A decimal number up to `value_max`, no sign, no leading zero.
-    constexpr bool take_number(std::uint32_t value_max, std::uint32_t& out) noexcept {
+    NETIO_INLINE constexpr bool take_number(std::uint32_t value_max, std::uint32_t& out) noexcept {
         if (at_ == end_ || !is_digit(*at_)) {
             return false;
         }
@@ -141,15 +150,9 @@ public:
     }
 
     /// a.b.c.d, each 0 to 255 without leading zeros. Writes 4 bytes.
-    constexpr bool take_ipv4(std::uint8_t* out) noexcept {
-        for (std::size_t octet = 0; octet < 4; ++octet) {
-            std::uint32_t value = 0;
-            if ((octet != 0 && !take('.')) || !take_number(255, value)) {
-                return false;
-            }
-            out[octet] = static_cast<std::uint8_t>(value);
-        }
-        return true;
+    NETIO_INLINE constexpr bool take_ipv4(std::uint8_t* out) noexcept {
+        return take_octet(out[0]) && take('.') && take_octet(out[1]) && take('.') &&
+               take_octet(out[2]) && take('.') && take_octet(out[3]);
     }
 
     /// RFC 4291 section 2.2: groups of 1 to 4 hex digits, at most one "::" that stands for one
@@ -197,6 +200,35 @@ public:
 
 private:
     static constexpr std::size_t no_gap = 17;
+
+    /// The digit in front, or a value above 9 where there is none.
+    constexpr unsigned digit() const noexcept {
+        return at_ == end_ ? 10U : static_cast<unsigned>(static_cast<unsigned char>(*at_)) - '0';
+    }
+
+    /// 0 to 255 in one to three digits, without a loop: a PROXY line has eight of these.
+    NETIO_INLINE constexpr bool take_octet(std::uint8_t& out) noexcept {
+        unsigned value = digit();
+        if (value > 9) {
+            return false;
+        }
+        ++at_;
+        const unsigned second = digit();
+        if (second <= 9) {
+            if (value == 0) {
+                return false;
+            }
+            ++at_;
+            value = value * 10 + second;
+            const unsigned third = digit();
+            if (third <= 9) {
+                ++at_;
+                value = value * 10 + third;
+            }
+        }
+        out = static_cast<std::uint8_t>(value);
+        return value <= 255;
+    }
 
     constexpr bool take_gap(std::size_t used, std::size_t& gap) noexcept {
         if (gap != no_gap || !take(':') || !take(':')) {
@@ -306,17 +338,17 @@ constexpr result<endpoint> parse_endpoint(std::string_view text) noexcept {
     if (colon == std::string_view::npos) {
         return detail::not_an_address(text);
     }
-    std::string_view host = text.substr(0, colon);
+    std::string_view host = detail::piece(text, 0, colon);
     const bool bracketed = host.size() >= 2 && host.front() == '[' && host.back() == ']';
     if (bracketed) {
-        host = host.substr(1, host.size() - 2);
+        host = detail::piece(host, 1, host.size() - 2);
     }
     result<endpoint> out = parse_address(host);
     if (!out) {
         return bracketed ? error::address_invalid : out.why;
     }
     std::uint32_t port = 0;
-    detail::text_cursor from(text.substr(colon + 1));
+    detail::text_cursor from(detail::piece(text, colon + 1));
     if (bracketed != (out.value.family == address_family::ipv6) ||
         !from.take_number(65535, port) || !from.at_end()) {
         return error::address_invalid;
@@ -343,7 +375,7 @@ constexpr void put_hex(line_writer& to, unsigned value) noexcept {
         shift -= 4;
     }
     for (;; shift -= 4) {
-        to.put(digits.substr(value >> shift & 15, 1));
+        to.put(piece(digits, value >> shift & 15, 1));
         if (shift == 0) {
             return;
         }
@@ -463,14 +495,14 @@ constexpr bool host_bits_clear(const std::array<std::uint8_t, 16>& address,
 /// an error, for they show a typing mistake. Networks inside ::ffff:0:0/96 become IPv4 ones.
 constexpr result<network> parse_network(std::string_view text) noexcept {
     const std::size_t slash = text.find('/');
-    const result<endpoint> base = parse_address(text.substr(0, slash));
+    const result<endpoint> base = parse_address(detail::piece(text, 0, slash));
     if (!base) {
         return base.why;
     }
     const std::uint32_t prefix_max = base.value.family == address_family::ipv4 ? 32 : 128;
     std::uint32_t prefix = prefix_max;
     if (slash != std::string_view::npos) {
-        detail::text_cursor from(text.substr(slash + 1));
+        detail::text_cursor from(detail::piece(text, slash + 1));
         if (!from.take_number(prefix_max, prefix) || !from.at_end()) {
             return error::address_invalid;
         }

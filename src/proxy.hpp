@@ -170,8 +170,8 @@ inline ssl_view tlv_list::ssl() const noexcept {
     return out;
 }
 
-/// What a header says. Views point into the parsed bytes. Where `fam` is unspecified (LOCAL, UNSPEC,
-/// UNKNOWN) there are neither addresses nor TLVs: use those of the socket.
+/// What a header says. Views point into the parsed bytes. Where `fam` is unspecified (LOCAL,
+/// UNSPEC, UNKNOWN) there are neither addresses nor TLVs: use those of the socket.
 struct header {
     std::uint8_t version = 0;
     command cmd = command::local;
@@ -182,6 +182,10 @@ struct header {
     bytes source_path;         // unix: at most 108 bytes; an abstract name begins with a NUL
     bytes destination_path;
     tlv_list tlvs;
+
+    /// Not constexpr on purpose: it makes g++ store member by member where it would else clear
+    /// 112 bytes with a string instruction, which takes longer than the whole parse.
+    header() noexcept {}
 
     /// True if `source` is a client's IP address, false where the socket's own has to do.
     constexpr bool names_client() const noexcept {
@@ -201,9 +205,9 @@ inline constexpr std::string_view proxy_v1_prefix = "PROXY ";
 
 // ---- version 1 ----
 
-/// The end of one field and the fields behind it, or a refusal where the space is missing.
-inline bool proxy_take_address(text_cursor& from, bool six, bool plain_too,
-                               endpoint& out) noexcept {
+/// One address of the family that the token names, or a plain IPv4 one where the option allows it.
+NETIO_INLINE bool proxy_take_address(text_cursor& from, bool six, bool plain_too,
+                                     endpoint& out) noexcept {
     const text_cursor before = from;
     if (!six) {
         out.family = address_family::ipv4;
@@ -223,7 +227,7 @@ inline bool proxy_take_address(text_cursor& from, bool six, bool plain_too,
     return true;
 }
 
-inline bool proxy_take_port(text_cursor& from, endpoint& out) noexcept {
+NETIO_INLINE bool proxy_take_port(text_cursor& from, endpoint& out) noexcept {
     std::uint32_t port = 0;
     const bool taken = from.take_number(65535, port);
     out.port = static_cast<std::uint16_t>(port);
@@ -239,7 +243,7 @@ NETIO_COLD inline error proxy_v1_why(std::string_view fields, bool six, bool pla
             return error::v1_syntax;
         }
         fields.remove_prefix(1);
-        field[at] = fields.substr(0, fields.find(' '));
+        field[at] = piece(fields, 0, fields.find(' '));
         fields.remove_prefix(field[at].size());
         if (field[at].empty()) {
             return error::v1_syntax;
@@ -265,8 +269,8 @@ inline std::string_view proxy_v1_token(std::string_view rest, bool& undecided) n
     for (const std::string_view token : {std::string_view("TCP4"), std::string_view("TCP6"),
                                          std::string_view("UNKNOWN")}) {
         if (rest.size() <= token.size()) {
-            undecided = undecided || rest == token.substr(0, rest.size());
-        } else if (rest.substr(0, token.size()) == token &&
+            undecided = undecided || rest == piece(token, 0, rest.size());
+        } else if (piece(rest, 0, token.size()) == token &&
                    (rest[token.size()] == ' ' || rest[token.size()] == '\r')) {
             return token;
         }
@@ -280,8 +284,8 @@ inline std::string_view proxy_v1_token(std::string_view rest, bool& undecided) n
 inline parsed<proxy::header> proxy_v1_other(std::string_view text,
                                             const proxy::options& how) noexcept {
     using out = parsed<proxy::header>;
-    const std::string_view prefix = text.substr(0, proxy_v1_prefix.size());
-    if (prefix != proxy_v1_prefix.substr(0, prefix.size())) {
+    const std::string_view prefix = piece(text, 0, proxy_v1_prefix.size());
+    if (prefix != piece(proxy_v1_prefix, 0, prefix.size())) {
         return out::invalid(error::not_proxy);
     }
     const auto missing = static_cast<std::uint32_t>(text.size() < 15 ? 15 - text.size() : 1);
@@ -292,7 +296,7 @@ inline parsed<proxy::header> proxy_v1_other(std::string_view text,
         return out::invalid(error::proxy_version_refused);
     }
     bool undecided = false;
-    const std::string_view rest = text.substr(prefix.size());
+    const std::string_view rest = piece(text, prefix.size());
     const std::string_view token = proxy_v1_token(rest, undecided);
     if (token.empty()) {
         return undecided ? out::need(missing) : out::invalid(error::v1_proto);
@@ -303,7 +307,8 @@ inline parsed<proxy::header> proxy_v1_other(std::string_view text,
                                                 : out::invalid(error::v1_too_long);
     }
     if (token.front() == 'T') {
-        const std::string_view fields = text.substr(0, end).substr(prefix.size() + token.size());
+        const std::size_t start = prefix.size() + token.size();
+        const std::string_view fields = piece(text, start, end - start);
         return out::invalid(proxy_v1_why(fields, token == "TCP6", how.tcp6_with_ipv4));
     }
     out done;
@@ -314,32 +319,41 @@ inline parsed<proxy::header> proxy_v1_other(std::string_view text,
     return done;
 }
 
+/// Everything behind the token of a TCP4 or TCP6 line, CRLF included.
+NETIO_INLINE bool proxy_take_line(text_cursor& from, bool six, bool plain_too,
+                                  proxy::header& out) noexcept {
+    return proxy_take_address(from, six, plain_too, out.source) && from.take(' ') &&
+           proxy_take_address(from, six, plain_too, out.destination) && from.take(' ') &&
+           proxy_take_port(from, out.source) && from.take(' ') &&
+           proxy_take_port(from, out.destination) && from.take('\r') && from.take('\n');
+}
+
 /// A good line is read in one pass; the cursor ends at the 107th byte, so a longer one is not good.
-inline parsed<proxy::header> proxy_parse_v1(bytes input, const proxy::options& how) noexcept {
-    const std::string_view text = as_text(input).substr(0, proxy::v1_line_max);
-    constexpr std::string_view start = "PROXY TCP";
-    const bool tcp = text.size() > 11 && text.substr(0, start.size()) == start && text[10] == ' ' &&
-                     how.accept != proxy::versions::v2;
-    const bool six = tcp && text[9] == '6';
-    if (!tcp || (!six && text[9] != '4')) {
-        return proxy_v1_other(text, how);
+NETIO_NOINLINE inline void proxy_parse_v1(bytes input, const proxy::options& how,
+                                          parsed<proxy::header>& out) noexcept {
+    const std::string_view text = piece(as_text(input), 0, proxy::v1_line_max);
+    bool good = false;
+    bool six = false;
+    if (text.size() > 14 && how.accept != proxy::versions::v2 &&
+        std::memcmp(text.data(), "PROXY TC", 8) == 0) {
+        text_cursor from(piece(text, 11));
+        six = std::memcmp(text.data() + 7, "CP6 ", 4) == 0;
+        if (six) {
+            good = proxy_take_line(from, true, how.tcp6_with_ipv4, out.value);
+        } else if (std::memcmp(text.data() + 7, "CP4 ", 4) == 0) {
+            good = proxy_take_line(from, false, false, out.value);
+        }
+        out.consumed = static_cast<std::uint32_t>(text.size() - from.left());
     }
-    parsed<proxy::header> out;
-    proxy::header& value = out.value;
-    text_cursor from(text.substr(11));
-    if (!(proxy_take_address(from, six, how.tcp6_with_ipv4, value.source) && from.take(' ') &&
-          proxy_take_address(from, six, how.tcp6_with_ipv4, value.destination) &&
-          from.take(' ') && proxy_take_port(from, value.source) && from.take(' ') &&
-          proxy_take_port(from, value.destination) && from.take('\r') && from.take('\n'))) {
-        return proxy_v1_other(text, how);
+    if (NETIO_UNLIKELY(!good)) {
+        out = proxy_v1_other(text, how);
+        return;
     }
     out.status = parse_status::complete;
-    out.consumed = static_cast<std::uint32_t>(text.size() - from.left());
-    value.version = 1;
-    value.cmd = proxy::command::proxy;
-    value.fam = six ? proxy::family::ipv6 : proxy::family::ipv4;
-    value.proto = proxy::transport::stream;
-    return out;
+    out.value.version = 1;
+    out.value.cmd = proxy::command::proxy;
+    out.value.fam = six ? proxy::family::ipv6 : proxy::family::ipv4;
+    out.value.proto = proxy::transport::stream;
 }
 
 // ---- version 2 ----
@@ -426,41 +440,33 @@ inline bytes proxy_path(bytes field) noexcept {
     return field.first(count);
 }
 
-inline endpoint proxy_endpoint(const std::byte* address, std::size_t address_bytes,
-                               const std::byte* port) noexcept {
-    endpoint out;
-    std::memcpy(out.address.data(), address, address_bytes);
+template <std::size_t AddressBytes>
+NETIO_INLINE void proxy_read_endpoint(const std::byte* address, const std::byte* port,
+                                      endpoint& out) noexcept {
+    std::memcpy(out.address.data(), address, AddressBytes);
     out.port = load_big<std::uint16_t>(port);
-    out.family = address_bytes == 4 ? address_family::ipv4 : address_family::ipv6;
-    return out;
+    out.family = AddressBytes == 4 ? address_family::ipv4 : address_family::ipv6;
 }
 
-inline constexpr std::size_t proxy_block_bytes[4] = {0, 12, 36, 216};
+inline constexpr std::uint8_t proxy_block_bytes[4] = {0, 12, 36, 216};
 
-/// Reads the block of addresses, which is all there.
-inline void proxy_read_block(const std::byte* at, proxy::header& out) noexcept {
-    if (out.fam == proxy::family::ipv4) {
-        out.source = proxy_endpoint(at, 4, at + 8);
-        out.destination = proxy_endpoint(at + 4, 4, at + 10);
-    } else if (out.fam == proxy::family::ipv6) {
-        out.source = proxy_endpoint(at, 16, at + 32);
-        out.destination = proxy_endpoint(at + 16, 16, at + 34);
-    } else {
-        out.source.family = address_family::unix_path;
-        out.destination.family = address_family::unix_path;
-        out.source_path = proxy_path({at, proxy::unix_path_max});
-        out.destination_path = proxy_path({at + proxy::unix_path_max, proxy::unix_path_max});
+/// The size of the address block by the family and protocol byte; `no_block` where it names none.
+/// A pair of which one half is UNSPEC counts as UNSPEC: nothing of it is read.
+inline constexpr std::uint8_t proxy_no_block = 255;
+inline constexpr auto proxy_kinds = [] {
+    std::array<std::uint8_t, 256> out{};
+    for (std::size_t kind = 0; kind < 256; ++kind) {
+        const bool known = kind >> 4 <= 3 && (kind & 15) <= 2;
+        const bool read = (kind & 15) != 0;
+        out[kind] = !known ? proxy_no_block : read ? proxy_block_bytes[kind >> 4] : std::uint8_t{0};
     }
-}
+    return out;
+}();
 
-/// What the fixed part alone can be refused for. `block_bytes` is the size of the address block
-/// that will be read, 0 for LOCAL and whatever counts as UNSPEC.
-inline error proxy_check_fixed(const std::byte* at, const proxy::options& how,
-                               std::size_t& block_bytes) noexcept {
+/// What the fixed part alone can be refused for; looked at only if it is refused.
+NETIO_COLD inline error proxy_fixed_why(const std::byte* at, const proxy::options& how,
+                                        std::size_t block_bytes) noexcept {
     const auto mode = std::to_integer<unsigned>(at[12]);
-    const auto kind = std::to_integer<unsigned>(at[13]);
-    const std::uint32_t length = load_big<std::uint16_t>(at + 14);
-    block_bytes = 0;
     if (how.accept == proxy::versions::v1) {
         return error::proxy_version_refused;
     }
@@ -470,61 +476,107 @@ inline error proxy_check_fixed(const std::byte* at, const proxy::options& how,
     if ((mode & 15) > 1) {
         return error::v2_command;
     }
-    if (mode == 0x21) {
-        if (kind >> 4 > 3 || (kind & 15) > 2) {
-            return error::v2_family;
-        }
-        block_bytes = (kind & 15) == 0 ? 0 : proxy_block_bytes[kind >> 4];
+    if (block_bytes == proxy_no_block) {
+        return error::v2_family;
     }
-    if (length < block_bytes) {
-        return error::v2_short;
-    }
-    return proxy_fixed_bytes + length > how.header_max ? error::v2_too_big : error::none;
+    return load_big<std::uint16_t>(at + 14) < block_bytes ? error::v2_short : error::v2_too_big;
 }
 
-inline parsed<proxy::header> proxy_parse_v2(bytes input, const proxy::options& how) noexcept {
-    using out = parsed<proxy::header>;
-    if (input.size() < proxy_fixed_bytes) {
-        const std::string_view text = as_text(input).substr(0, proxy_signature.size());
-        if (text != proxy_signature.substr(0, text.size())) {
-            return out::invalid(error::not_proxy);
-        }
-        return out::need(static_cast<std::uint32_t>(proxy_fixed_bytes - input.size()));
+/// Less than the fixed part, or another signature.
+NETIO_COLD inline void proxy_v2_other(bytes input, parsed<proxy::header>& out) noexcept {
+    const std::string_view text = piece(as_text(input), 0, proxy_signature.size());
+    if (input.size() >= proxy_fixed_bytes || text != piece(proxy_signature, 0, text.size())) {
+        out = parsed<proxy::header>::invalid(error::not_proxy);
+        return;
     }
+    out.missing = static_cast<std::uint32_t>(proxy_fixed_bytes - input.size());
+}
+
+/// Everything behind a first look: unix paths, TLVs. Kept apart so that the usual headers are read
+/// without saving a register.
+NETIO_NOINLINE inline void proxy_parse_v2_rest(bytes whole, std::size_t block_bytes,
+                                               parsed<proxy::header>& out) noexcept {
+    if (out.value.fam == proxy::family::unix_path) {
+        const std::byte* const at = whole.data() + proxy_fixed_bytes;
+        out.value.source.family = address_family::unix_path;
+        out.value.destination.family = address_family::unix_path;
+        out.value.source_path = proxy_path({at, proxy::unix_path_max});
+        out.value.destination_path = proxy_path({at + proxy::unix_path_max, proxy::unix_path_max});
+    }
+    const error why = proxy_check_tlvs(whole, proxy_fixed_bytes + block_bytes);
+    if (NETIO_UNLIKELY(why != error::none)) {
+        out = parsed<proxy::header>::invalid(why);
+        return;
+    }
+    out.value.tlvs = proxy::tlv_list::over(whole.subspan(proxy_fixed_bytes + block_bytes));
+}
+
+/// What a balancer sends for TCP over IPv4 without TLVs, by far the usual header, is told by three
+/// compares. False where it is another, with `out` untouched.
+NETIO_INLINE bool proxy_parse_usual(bytes input, const proxy::options& how,
+                                    parsed<proxy::header>& out) noexcept {
     const std::byte* const at = input.data();
-    if (load_big<std::uint64_t>(at) != proxy_signature_begin ||
-        load_big<std::uint32_t>(at + 8) != proxy_signature_end) {
-        return out::invalid(error::not_proxy);
+    if (input.size() < 28 || load_big<std::uint64_t>(at) != proxy_signature_begin ||
+        load_big<std::uint64_t>(at + 8) != 0x5549540A2111000C ||
+        how.accept == proxy::versions::v1) {
+        return false;
     }
-    std::size_t block_bytes = 0;
-    const error refused = proxy_check_fixed(at, how, block_bytes);
-    if (refused != error::none) {
-        return out::invalid(refused);
+    out.status = parse_status::complete;
+    out.consumed = 28;
+    out.value.version = 2;
+    out.value.cmd = proxy::command::proxy;
+    out.value.fam = proxy::family::ipv4;
+    out.value.proto = proxy::transport::stream;
+    proxy_read_endpoint<4>(at + 16, at + 24, out.value.source);
+    proxy_read_endpoint<4>(at + 20, at + 26, out.value.destination);
+    return true;
+}
+
+NETIO_NOINLINE inline void proxy_parse_v2(bytes input, const proxy::options& how,
+                                          parsed<proxy::header>& out) noexcept {
+    const std::byte* const at = input.data();
+    if (NETIO_UNLIKELY(input.size() < proxy_fixed_bytes ||
+                       load_big<std::uint64_t>(at) != proxy_signature_begin ||
+                       load_big<std::uint32_t>(at + 8) != proxy_signature_end)) {
+        proxy_v2_other(input, out);
+        return;
     }
-    const std::size_t total = proxy_fixed_bytes + load_big<std::uint16_t>(at + 14);
-    if (input.size() < total) {
-        return out::need(static_cast<std::uint32_t>(total - input.size()));
+    const auto mode = std::to_integer<unsigned>(at[12]);
+    const auto kind = std::to_integer<unsigned>(at[13]);
+    const std::uint32_t length = load_big<std::uint16_t>(at + 14);
+    const std::uint32_t total = proxy_fixed_bytes + length;
+    const std::uint32_t block_bytes = (mode & 1) != 0 ? proxy_kinds[kind] : 0U;
+    if (NETIO_UNLIKELY(how.accept == proxy::versions::v1 || mode >> 1 != 0x10 ||
+                       block_bytes == proxy_no_block || length < block_bytes ||
+                       total > how.header_max)) {
+        out.status = parse_status::invalid;
+        out.why = proxy_fixed_why(at, how, block_bytes);
+        return;
     }
-    const std::size_t tlv_index = proxy_fixed_bytes + block_bytes;
-    if (block_bytes != 0 && tlv_index != total) {
-        const error why = proxy_check_tlvs(input.first(total), tlv_index);
-        if (why != error::none) {
-            return out::invalid(why);
-        }
+    if (NETIO_UNLIKELY(input.size() < total)) {
+        out.missing = total - static_cast<std::uint32_t>(input.size());
+        return;
     }
-    out done;
-    done.status = parse_status::complete;
-    done.consumed = static_cast<std::uint32_t>(total);
-    done.value.version = 2;
-    done.value.cmd = static_cast<proxy::command>(std::to_integer<unsigned>(at[12]) & 1);
-    if (block_bytes != 0) {
-        const auto kind = std::to_integer<unsigned>(at[13]);
-        done.value.fam = static_cast<proxy::family>(kind >> 4);
-        done.value.proto = static_cast<proxy::transport>(kind & 15);
-        proxy_read_block(at + proxy_fixed_bytes, done.value);
-        done.value.tlvs = proxy::tlv_list::over({at + tlv_index, total - tlv_index});
+    out.status = parse_status::complete;
+    out.consumed = total;
+    proxy::header& value = out.value;
+    value.version = 2;
+    value.cmd = static_cast<proxy::command>(mode & 1);
+    if (block_bytes == 0) {
+        return;
     }
-    return done;
+    value.fam = static_cast<proxy::family>(kind >> 4);
+    value.proto = static_cast<proxy::transport>(kind & 15);
+    if (block_bytes == 12) {
+        proxy_read_endpoint<4>(at + 16, at + 24, value.source);
+        proxy_read_endpoint<4>(at + 20, at + 26, value.destination);
+    } else if (block_bytes == 36) {
+        proxy_read_endpoint<16>(at + 16, at + 48, value.source);
+        proxy_read_endpoint<16>(at + 32, at + 50, value.destination);
+    }
+    if (length != block_bytes || block_bytes == 216) {
+        proxy_parse_v2_rest(input.first(total), block_bytes, out);
+    }
 }
 
 }  // namespace detail
@@ -535,20 +587,24 @@ namespace proxy {
 /// in front of the same ones after `incomplete`. Each call costs at most one look at the length
 /// (version 2) or at 107 bytes (version 1) until the header is whole. A datagram carries its header
 /// in front of its payload: there `incomplete` means refused.
-inline parsed<header> parse(bytes input, const options& how = {}) noexcept {
-    NETIO_ASSERT(how.header_max >= header_max_least);
-    NETIO_ASSERT(how.header_max <= header_max_most);
+NETIO_INLINE parsed<header> parse(bytes input, const options& how = {}) noexcept {
+    NETIO_ASSERT(how.header_max - header_max_least <= header_max_most - header_max_least);
+    parsed<header> out;
+    if (netio::detail::proxy_parse_usual(input, how, out)) {
+        return out;
+    }
     if (input.empty()) {
-        return parsed<header>::need(1);
+        out.missing = 1;
+    } else if (input[0] == std::byte{0x0D}) {
+        netio::detail::proxy_parse_v2(input, how, out);
+    } else {
+        netio::detail::proxy_parse_v1(input, how, out);
     }
-    if (input[0] == std::byte{0x0D}) {
-        return netio::detail::proxy_parse_v2(input, how);
-    }
-    return netio::detail::proxy_parse_v1(input, how);
+    return out;
 }
 
 /// A header for a connection or datagram between two IP endpoints; UNSPEC if either is none.
-constexpr header between(const endpoint& source, const endpoint& destination,
+inline header between(const endpoint& source, const endpoint& destination,
                          transport proto = transport::stream) noexcept {
     header out;
     out.cmd = command::proxy;

@@ -102,7 +102,8 @@ TEST_CASE("endpoint: IPv4 is four plain decimal numbers") {
     CHECK(endpoint_reread("0.0.0.0") == "0.0.0.0");
     CHECK(endpoint_reread("255.255.255.255") == "255.255.255.255");
     for (const char* text : {"256.0.0.1", "01.0.0.1", "1.2.3.04", "00.0.0.0", "1.2.3.4.5", "1.2.3.",
-                             ".1.2.3", "1..2.3", "-1.2.3.4", " 1.2.3.4", "1.2.3.4 ", "1.2.3.1000"}) {
+                             ".1.2.3", "1..2.3", "-1.2.3.4", " 1.2.3.4", "1.2.3.4 ",
+                             "1.2.3.1000"}) {
         CAPTURE(text);
         CHECK(endpoint_reread(text) == endpoint_bad);
     }

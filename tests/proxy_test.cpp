@@ -48,7 +48,7 @@ proxy_buffer proxy_repeated(std::size_t count, unsigned value) {
     return proxy_buffer(count, static_cast<std::byte>(value));
 }
 
-/// A v2 header over IPv4 192.0.2.1:56324 -> 192.0.2.2:443 with the given bytes behind the addresses.
+/// A v2 header over IPv4 192.0.2.1:56324 -> 192.0.2.2:443 with the given bytes behind them.
 proxy_buffer proxy_v4_with(const proxy_buffer& tlvs, unsigned mode = 0x21, unsigned kind = 0x11) {
     proxy_buffer out = proxy_unhex("0D0A0D0A000D0A515549540A");
     const std::size_t length = 12 + tlvs.size();
