@@ -63,8 +63,8 @@ static_assert(wheel_heads::upper_shift + 6 * wheel_heads::upper_levels == 64);
 /// How it stays exact: everything due at or before `position` has left the levels. A node due at
 /// most 64 ticks after it stands in the list of exactly its tick; any other stands in the lowest
 /// level whose lists reach to its tick. The position never jumps over a list that holds something:
-/// one of level 0 is moved aside to be fired, one of a higher level is taken apart into lower levels
-/// just before its first tick. The bits make empty stretches cost nothing, so a jump of the clock
+/// one of level 0 is moved aside to be fired, one of a higher level is taken apart into lower
+/// levels just before its first tick. The bits make empty stretches cost nothing, so a jump of the clock
 /// costs what is due, not what has passed.
 class wheel {
     using heads = detail::wheel_heads;
