@@ -113,6 +113,7 @@
 #define NETIO_UNLIKELY(condition) __builtin_expect(static_cast<bool>(condition), 0)
 #define NETIO_COLD __attribute__((cold, noinline))
 #define NETIO_INLINE inline __attribute__((always_inline))
+#define NETIO_NOINLINE __attribute__((noinline))
 #define NETIO_TRAP() __builtin_trap()
 // The optimiser may not drop stores to `at` that come before this.
 #define NETIO_KEEP_STORES(at) __asm__ __volatile__("" : : "r"(at) : "memory")
@@ -121,6 +122,7 @@
 #define NETIO_UNLIKELY(condition) (static_cast<bool>(condition))
 #define NETIO_COLD
 #define NETIO_INLINE inline
+#define NETIO_NOINLINE
 #define NETIO_TRAP() (*static_cast<volatile int*>(nullptr) = 0)
 #define NETIO_KEEP_STORES(at) static_cast<void>(*static_cast<volatile char*>(at))
 #endif
@@ -582,7 +584,7 @@ inline bool crc32c_machine_present() noexcept {
 }
 
 /// The longest of three streams that run side by side, in words of 8 bytes.
-inline constexpr std::size_t crc32c_stream_max = 128;
+inline constexpr std::size_t crc32c_stream_max = 170;
 
 /// Entry d - 1 is x^(64 d - 33) modulo the polynomial, bits reflected: what a state is multiplied
 /// by to stand d words further left. The 33 are paid back by the last crc32 step (32) and by the
@@ -713,17 +715,19 @@ inline std::string_view as_text(bytes in) noexcept {
 
 namespace detail {
 
+/// Written out without a loop, so that every compiler sees the one swap instruction in it.
 template <class T>
-T swap_bytes(T value) noexcept {
+constexpr T swap_bytes(T value) noexcept {
     if constexpr (sizeof(T) == 1) {
         return value;
+    } else if constexpr (sizeof(T) == 2) {
+        return static_cast<T>(value << 8 | value >> 8);
+    } else if constexpr (sizeof(T) == 4) {
+        return value << 24 | (value & 0xFF00) << 8 | (value >> 8 & 0xFF00) | value >> 24;
     } else {
-        T out = 0;
-        for (std::size_t at = 0; at < sizeof(T); ++at) {
-            out = static_cast<T>(static_cast<T>(out << 8) | static_cast<T>(value & 0xFF));
-            value = static_cast<T>(value >> 8);
-        }
-        return out;
+        const T halves = value << 32 | value >> 32;
+        const T pairs = (halves & 0x0000FFFF0000FFFF) << 16 | (halves >> 16 & 0x0000FFFF0000FFFF);
+        return (pairs & 0x00FF00FF00FF00FF) << 8 | (pairs >> 8 & 0x00FF00FF00FF00FF);
     }
 }
 
@@ -857,6 +861,15 @@ constexpr endpoint mapped(const endpoint& of) noexcept {
 
 namespace detail {
 
+/// A piece of a text, cut to what there is: string_view's own substr may throw, which pulls in the
+/// C++ run time.
+constexpr std::string_view piece(std::string_view of, std::size_t from,
+                                 std::size_t count = std::string_view::npos) noexcept {
+    const std::size_t start = from < of.size() ? from : of.size();
+    const std::size_t left = of.size() - start;
+    return {of.data() + start, count < left ? count : left};
+}
+
 constexpr bool is_digit(char letter) noexcept { return letter >= '0' && letter <= '9'; }
 
 /// 0 to 15, or 16 where the letter is no hex digit.
@@ -888,7 +901,7 @@ public:
     }
 
     /// A decimal number up to `value_max`, no sign, no leading zero.
-    constexpr bool take_number(std::uint32_t value_max, std::uint32_t& out) noexcept {
+    NETIO_INLINE constexpr bool take_number(std::uint32_t value_max, std::uint32_t& out) noexcept {
         if (at_ == end_ || !is_digit(*at_)) {
             return false;
         }
@@ -905,15 +918,9 @@ public:
     }
 
     /// a.b.c.d, each 0 to 255 without leading zeros. Writes 4 bytes.
-    constexpr bool take_ipv4(std::uint8_t* out) noexcept {
-        for (std::size_t octet = 0; octet < 4; ++octet) {
-            std::uint32_t value = 0;
-            if ((octet != 0 && !take('.')) || !take_number(255, value)) {
-                return false;
-            }
-            out[octet] = static_cast<std::uint8_t>(value);
-        }
-        return true;
+    NETIO_INLINE constexpr bool take_ipv4(std::uint8_t* out) noexcept {
+        return take_octet(out[0]) && take('.') && take_octet(out[1]) && take('.') &&
+               take_octet(out[2]) && take('.') && take_octet(out[3]);
     }
 
     /// RFC 4291 section 2.2: groups of 1 to 4 hex digits, at most one "::" that stands for one
@@ -961,6 +968,35 @@ public:
 
 private:
     static constexpr std::size_t no_gap = 17;
+
+    /// The digit in front, or a value above 9 where there is none.
+    constexpr unsigned digit() const noexcept {
+        return at_ == end_ ? 10U : static_cast<unsigned>(static_cast<unsigned char>(*at_)) - '0';
+    }
+
+    /// 0 to 255 in one to three digits, without a loop: a PROXY line has eight of these.
+    NETIO_INLINE constexpr bool take_octet(std::uint8_t& out) noexcept {
+        unsigned value = digit();
+        if (value > 9) {
+            return false;
+        }
+        ++at_;
+        const unsigned second = digit();
+        if (second <= 9) {
+            if (value == 0) {
+                return false;
+            }
+            ++at_;
+            value = value * 10 + second;
+            const unsigned third = digit();
+            if (third <= 9) {
+                ++at_;
+                value = value * 10 + third;
+            }
+        }
+        out = static_cast<std::uint8_t>(value);
+        return value <= 255;
+    }
 
     constexpr bool take_gap(std::size_t used, std::size_t& gap) noexcept {
         if (gap != no_gap || !take(':') || !take(':')) {
@@ -1070,17 +1106,17 @@ constexpr result<endpoint> parse_endpoint(std::string_view text) noexcept {
     if (colon == std::string_view::npos) {
         return detail::not_an_address(text);
     }
-    std::string_view host = text.substr(0, colon);
+    std::string_view host = detail::piece(text, 0, colon);
     const bool bracketed = host.size() >= 2 && host.front() == '[' && host.back() == ']';
     if (bracketed) {
-        host = host.substr(1, host.size() - 2);
+        host = detail::piece(host, 1, host.size() - 2);
     }
     result<endpoint> out = parse_address(host);
     if (!out) {
         return bracketed ? error::address_invalid : out.why;
     }
     std::uint32_t port = 0;
-    detail::text_cursor from(text.substr(colon + 1));
+    detail::text_cursor from(detail::piece(text, colon + 1));
     if (bracketed != (out.value.family == address_family::ipv6) ||
         !from.take_number(65535, port) || !from.at_end()) {
         return error::address_invalid;
@@ -1107,7 +1143,7 @@ constexpr void put_hex(line_writer& to, unsigned value) noexcept {
         shift -= 4;
     }
     for (;; shift -= 4) {
-        to.put(digits.substr(value >> shift & 15, 1));
+        to.put(piece(digits, value >> shift & 15, 1));
         if (shift == 0) {
             return;
         }
@@ -1227,14 +1263,14 @@ constexpr bool host_bits_clear(const std::array<std::uint8_t, 16>& address,
 /// an error, for they show a typing mistake. Networks inside ::ffff:0:0/96 become IPv4 ones.
 constexpr result<network> parse_network(std::string_view text) noexcept {
     const std::size_t slash = text.find('/');
-    const result<endpoint> base = parse_address(text.substr(0, slash));
+    const result<endpoint> base = parse_address(detail::piece(text, 0, slash));
     if (!base) {
         return base.why;
     }
     const std::uint32_t prefix_max = base.value.family == address_family::ipv4 ? 32 : 128;
     std::uint32_t prefix = prefix_max;
     if (slash != std::string_view::npos) {
-        detail::text_cursor from(text.substr(slash + 1));
+        detail::text_cursor from(detail::piece(text, slash + 1));
         if (!from.take_number(prefix_max, prefix) || !from.at_end()) {
             return error::address_invalid;
         }
@@ -1630,8 +1666,8 @@ static_assert(wheel_heads::upper_shift + 6 * wheel_heads::upper_levels == 64);
 /// How it stays exact: everything due at or before `position` has left the levels. A node due at
 /// most 64 ticks after it stands in the list of exactly its tick; any other stands in the lowest
 /// level whose lists reach to its tick. The position never jumps over a list that holds something:
-/// one of level 0 is moved aside to be fired, one of a higher level is taken apart into lower levels
-/// just before its first tick. The bits make empty stretches cost nothing, so a jump of the clock
+/// one of level 0 is moved aside to be fired, one of a higher level is taken apart into lower
+/// levels just before its first tick. The bits make empty stretches cost nothing, so a jump of the clock
 /// costs what is due, not what has passed.
 class wheel {
     using heads = detail::wheel_heads;
@@ -2469,8 +2505,8 @@ inline ssl_view tlv_list::ssl() const noexcept {
     return out;
 }
 
-/// What a header says. Views point into the parsed bytes. Where `fam` is unspecified (LOCAL, UNSPEC,
-/// UNKNOWN) there are neither addresses nor TLVs: use those of the socket.
+/// What a header says. Views point into the parsed bytes. Where `fam` is unspecified (LOCAL,
+/// UNSPEC, UNKNOWN) there are neither addresses nor TLVs: use those of the socket.
 struct header {
     std::uint8_t version = 0;
     command cmd = command::local;
@@ -2481,6 +2517,10 @@ struct header {
     bytes source_path;         // unix: at most 108 bytes; an abstract name begins with a NUL
     bytes destination_path;
     tlv_list tlvs;
+
+    /// Not constexpr on purpose: it makes g++ store member by member where it would else clear
+    /// 112 bytes with a string instruction, which takes longer than the whole parse.
+    header() noexcept {}
 
     /// True if `source` is a client's IP address, false where the socket's own has to do.
     constexpr bool names_client() const noexcept {
@@ -2500,9 +2540,9 @@ inline constexpr std::string_view proxy_v1_prefix = "PROXY ";
 
 // ---- version 1 ----
 
-/// The end of one field and the fields behind it, or a refusal where the space is missing.
-inline bool proxy_take_address(text_cursor& from, bool six, bool plain_too,
-                               endpoint& out) noexcept {
+/// One address of the family that the token names, or a plain IPv4 one where the option allows it.
+NETIO_INLINE bool proxy_take_address(text_cursor& from, bool six, bool plain_too,
+                                     endpoint& out) noexcept {
     const text_cursor before = from;
     if (!six) {
         out.family = address_family::ipv4;
@@ -2522,7 +2562,7 @@ inline bool proxy_take_address(text_cursor& from, bool six, bool plain_too,
     return true;
 }
 
-inline bool proxy_take_port(text_cursor& from, endpoint& out) noexcept {
+NETIO_INLINE bool proxy_take_port(text_cursor& from, endpoint& out) noexcept {
     std::uint32_t port = 0;
     const bool taken = from.take_number(65535, port);
     out.port = static_cast<std::uint16_t>(port);
@@ -2538,7 +2578,7 @@ NETIO_COLD inline error proxy_v1_why(std::string_view fields, bool six, bool pla
             return error::v1_syntax;
         }
         fields.remove_prefix(1);
-        field[at] = fields.substr(0, fields.find(' '));
+        field[at] = piece(fields, 0, fields.find(' '));
         fields.remove_prefix(field[at].size());
         if (field[at].empty()) {
             return error::v1_syntax;
@@ -2564,8 +2604,8 @@ inline std::string_view proxy_v1_token(std::string_view rest, bool& undecided) n
     for (const std::string_view token : {std::string_view("TCP4"), std::string_view("TCP6"),
                                          std::string_view("UNKNOWN")}) {
         if (rest.size() <= token.size()) {
-            undecided = undecided || rest == token.substr(0, rest.size());
-        } else if (rest.substr(0, token.size()) == token &&
+            undecided = undecided || rest == piece(token, 0, rest.size());
+        } else if (piece(rest, 0, token.size()) == token &&
                    (rest[token.size()] == ' ' || rest[token.size()] == '\r')) {
             return token;
         }
@@ -2579,8 +2619,8 @@ inline std::string_view proxy_v1_token(std::string_view rest, bool& undecided) n
 inline parsed<proxy::header> proxy_v1_other(std::string_view text,
                                             const proxy::options& how) noexcept {
     using out = parsed<proxy::header>;
-    const std::string_view prefix = text.substr(0, proxy_v1_prefix.size());
-    if (prefix != proxy_v1_prefix.substr(0, prefix.size())) {
+    const std::string_view prefix = piece(text, 0, proxy_v1_prefix.size());
+    if (prefix != piece(proxy_v1_prefix, 0, prefix.size())) {
         return out::invalid(error::not_proxy);
     }
     const auto missing = static_cast<std::uint32_t>(text.size() < 15 ? 15 - text.size() : 1);
@@ -2591,7 +2631,7 @@ inline parsed<proxy::header> proxy_v1_other(std::string_view text,
         return out::invalid(error::proxy_version_refused);
     }
     bool undecided = false;
-    const std::string_view rest = text.substr(prefix.size());
+    const std::string_view rest = piece(text, prefix.size());
     const std::string_view token = proxy_v1_token(rest, undecided);
     if (token.empty()) {
         return undecided ? out::need(missing) : out::invalid(error::v1_proto);
@@ -2602,7 +2642,8 @@ inline parsed<proxy::header> proxy_v1_other(std::string_view text,
                                                 : out::invalid(error::v1_too_long);
     }
     if (token.front() == 'T') {
-        const std::string_view fields = text.substr(0, end).substr(prefix.size() + token.size());
+        const std::size_t start = prefix.size() + token.size();
+        const std::string_view fields = piece(text, start, end - start);
         return out::invalid(proxy_v1_why(fields, token == "TCP6", how.tcp6_with_ipv4));
     }
     out done;
@@ -2613,32 +2654,41 @@ inline parsed<proxy::header> proxy_v1_other(std::string_view text,
     return done;
 }
 
+/// Everything behind the token of a TCP4 or TCP6 line, CRLF included.
+NETIO_INLINE bool proxy_take_line(text_cursor& from, bool six, bool plain_too,
+                                  proxy::header& out) noexcept {
+    return proxy_take_address(from, six, plain_too, out.source) && from.take(' ') &&
+           proxy_take_address(from, six, plain_too, out.destination) && from.take(' ') &&
+           proxy_take_port(from, out.source) && from.take(' ') &&
+           proxy_take_port(from, out.destination) && from.take('\r') && from.take('\n');
+}
+
 /// A good line is read in one pass; the cursor ends at the 107th byte, so a longer one is not good.
-inline parsed<proxy::header> proxy_parse_v1(bytes input, const proxy::options& how) noexcept {
-    const std::string_view text = as_text(input).substr(0, proxy::v1_line_max);
-    constexpr std::string_view start = "PROXY TCP";
-    const bool tcp = text.size() > 11 && text.substr(0, start.size()) == start && text[10] == ' ' &&
-                     how.accept != proxy::versions::v2;
-    const bool six = tcp && text[9] == '6';
-    if (!tcp || (!six && text[9] != '4')) {
-        return proxy_v1_other(text, how);
+NETIO_NOINLINE inline void proxy_parse_v1(bytes input, const proxy::options& how,
+                                          parsed<proxy::header>& out) noexcept {
+    const std::string_view text = piece(as_text(input), 0, proxy::v1_line_max);
+    bool good = false;
+    bool six = false;
+    if (text.size() > 14 && how.accept != proxy::versions::v2 &&
+        std::memcmp(text.data(), "PROXY TC", 8) == 0) {
+        text_cursor from(piece(text, 11));
+        six = std::memcmp(text.data() + 7, "CP6 ", 4) == 0;
+        if (six) {
+            good = proxy_take_line(from, true, how.tcp6_with_ipv4, out.value);
+        } else if (std::memcmp(text.data() + 7, "CP4 ", 4) == 0) {
+            good = proxy_take_line(from, false, false, out.value);
+        }
+        out.consumed = static_cast<std::uint32_t>(text.size() - from.left());
     }
-    parsed<proxy::header> out;
-    proxy::header& value = out.value;
-    text_cursor from(text.substr(11));
-    if (!(proxy_take_address(from, six, how.tcp6_with_ipv4, value.source) && from.take(' ') &&
-          proxy_take_address(from, six, how.tcp6_with_ipv4, value.destination) &&
-          from.take(' ') && proxy_take_port(from, value.source) && from.take(' ') &&
-          proxy_take_port(from, value.destination) && from.take('\r') && from.take('\n'))) {
-        return proxy_v1_other(text, how);
+    if (NETIO_UNLIKELY(!good)) {
+        out = proxy_v1_other(text, how);
+        return;
     }
     out.status = parse_status::complete;
-    out.consumed = static_cast<std::uint32_t>(text.size() - from.left());
-    value.version = 1;
-    value.cmd = proxy::command::proxy;
-    value.fam = six ? proxy::family::ipv6 : proxy::family::ipv4;
-    value.proto = proxy::transport::stream;
-    return out;
+    out.value.version = 1;
+    out.value.cmd = proxy::command::proxy;
+    out.value.fam = six ? proxy::family::ipv6 : proxy::family::ipv4;
+    out.value.proto = proxy::transport::stream;
 }
 
 // ---- version 2 ----
@@ -2725,41 +2775,33 @@ inline bytes proxy_path(bytes field) noexcept {
     return field.first(count);
 }
 
-inline endpoint proxy_endpoint(const std::byte* address, std::size_t address_bytes,
-                               const std::byte* port) noexcept {
-    endpoint out;
-    std::memcpy(out.address.data(), address, address_bytes);
+template <std::size_t AddressBytes>
+NETIO_INLINE void proxy_read_endpoint(const std::byte* address, const std::byte* port,
+                                      endpoint& out) noexcept {
+    std::memcpy(out.address.data(), address, AddressBytes);
     out.port = load_big<std::uint16_t>(port);
-    out.family = address_bytes == 4 ? address_family::ipv4 : address_family::ipv6;
-    return out;
+    out.family = AddressBytes == 4 ? address_family::ipv4 : address_family::ipv6;
 }
 
-inline constexpr std::size_t proxy_block_bytes[4] = {0, 12, 36, 216};
+inline constexpr std::uint8_t proxy_block_bytes[4] = {0, 12, 36, 216};
 
-/// Reads the block of addresses, which is all there.
-inline void proxy_read_block(const std::byte* at, proxy::header& out) noexcept {
-    if (out.fam == proxy::family::ipv4) {
-        out.source = proxy_endpoint(at, 4, at + 8);
-        out.destination = proxy_endpoint(at + 4, 4, at + 10);
-    } else if (out.fam == proxy::family::ipv6) {
-        out.source = proxy_endpoint(at, 16, at + 32);
-        out.destination = proxy_endpoint(at + 16, 16, at + 34);
-    } else {
-        out.source.family = address_family::unix_path;
-        out.destination.family = address_family::unix_path;
-        out.source_path = proxy_path({at, proxy::unix_path_max});
-        out.destination_path = proxy_path({at + proxy::unix_path_max, proxy::unix_path_max});
+/// The size of the address block by the family and protocol byte; `no_block` where it names none.
+/// A pair of which one half is UNSPEC counts as UNSPEC: nothing of it is read.
+inline constexpr std::uint8_t proxy_no_block = 255;
+inline constexpr auto proxy_kinds = [] {
+    std::array<std::uint8_t, 256> out{};
+    for (std::size_t kind = 0; kind < 256; ++kind) {
+        const bool known = kind >> 4 <= 3 && (kind & 15) <= 2;
+        const bool read = (kind & 15) != 0;
+        out[kind] = !known ? proxy_no_block : read ? proxy_block_bytes[kind >> 4] : std::uint8_t{0};
     }
-}
+    return out;
+}();
 
-/// What the fixed part alone can be refused for. `block_bytes` is the size of the address block
-/// that will be read, 0 for LOCAL and whatever counts as UNSPEC.
-inline error proxy_check_fixed(const std::byte* at, const proxy::options& how,
-                               std::size_t& block_bytes) noexcept {
+/// What the fixed part alone can be refused for; looked at only if it is refused.
+NETIO_COLD inline error proxy_fixed_why(const std::byte* at, const proxy::options& how,
+                                        std::size_t block_bytes) noexcept {
     const auto mode = std::to_integer<unsigned>(at[12]);
-    const auto kind = std::to_integer<unsigned>(at[13]);
-    const std::uint32_t length = load_big<std::uint16_t>(at + 14);
-    block_bytes = 0;
     if (how.accept == proxy::versions::v1) {
         return error::proxy_version_refused;
     }
@@ -2769,61 +2811,107 @@ inline error proxy_check_fixed(const std::byte* at, const proxy::options& how,
     if ((mode & 15) > 1) {
         return error::v2_command;
     }
-    if (mode == 0x21) {
-        if (kind >> 4 > 3 || (kind & 15) > 2) {
-            return error::v2_family;
-        }
-        block_bytes = (kind & 15) == 0 ? 0 : proxy_block_bytes[kind >> 4];
+    if (block_bytes == proxy_no_block) {
+        return error::v2_family;
     }
-    if (length < block_bytes) {
-        return error::v2_short;
-    }
-    return proxy_fixed_bytes + length > how.header_max ? error::v2_too_big : error::none;
+    return load_big<std::uint16_t>(at + 14) < block_bytes ? error::v2_short : error::v2_too_big;
 }
 
-inline parsed<proxy::header> proxy_parse_v2(bytes input, const proxy::options& how) noexcept {
-    using out = parsed<proxy::header>;
-    if (input.size() < proxy_fixed_bytes) {
-        const std::string_view text = as_text(input).substr(0, proxy_signature.size());
-        if (text != proxy_signature.substr(0, text.size())) {
-            return out::invalid(error::not_proxy);
-        }
-        return out::need(static_cast<std::uint32_t>(proxy_fixed_bytes - input.size()));
+/// Less than the fixed part, or another signature.
+NETIO_COLD inline void proxy_v2_other(bytes input, parsed<proxy::header>& out) noexcept {
+    const std::string_view text = piece(as_text(input), 0, proxy_signature.size());
+    if (input.size() >= proxy_fixed_bytes || text != piece(proxy_signature, 0, text.size())) {
+        out = parsed<proxy::header>::invalid(error::not_proxy);
+        return;
     }
+    out.missing = static_cast<std::uint32_t>(proxy_fixed_bytes - input.size());
+}
+
+/// Everything behind a first look: unix paths, TLVs. Kept apart so that the usual headers are read
+/// without saving a register.
+NETIO_NOINLINE inline void proxy_parse_v2_rest(bytes whole, std::size_t block_bytes,
+                                               parsed<proxy::header>& out) noexcept {
+    if (out.value.fam == proxy::family::unix_path) {
+        const std::byte* const at = whole.data() + proxy_fixed_bytes;
+        out.value.source.family = address_family::unix_path;
+        out.value.destination.family = address_family::unix_path;
+        out.value.source_path = proxy_path({at, proxy::unix_path_max});
+        out.value.destination_path = proxy_path({at + proxy::unix_path_max, proxy::unix_path_max});
+    }
+    const error why = proxy_check_tlvs(whole, proxy_fixed_bytes + block_bytes);
+    if (NETIO_UNLIKELY(why != error::none)) {
+        out = parsed<proxy::header>::invalid(why);
+        return;
+    }
+    out.value.tlvs = proxy::tlv_list::over(whole.subspan(proxy_fixed_bytes + block_bytes));
+}
+
+/// What a balancer sends for TCP over IPv4 without TLVs, by far the usual header, is told by three
+/// compares. False where it is another, with `out` untouched.
+NETIO_INLINE bool proxy_parse_usual(bytes input, const proxy::options& how,
+                                    parsed<proxy::header>& out) noexcept {
     const std::byte* const at = input.data();
-    if (load_big<std::uint64_t>(at) != proxy_signature_begin ||
-        load_big<std::uint32_t>(at + 8) != proxy_signature_end) {
-        return out::invalid(error::not_proxy);
+    if (input.size() < 28 || load_big<std::uint64_t>(at) != proxy_signature_begin ||
+        load_big<std::uint64_t>(at + 8) != 0x5549540A2111000C ||
+        how.accept == proxy::versions::v1) {
+        return false;
     }
-    std::size_t block_bytes = 0;
-    const error refused = proxy_check_fixed(at, how, block_bytes);
-    if (refused != error::none) {
-        return out::invalid(refused);
+    out.status = parse_status::complete;
+    out.consumed = 28;
+    out.value.version = 2;
+    out.value.cmd = proxy::command::proxy;
+    out.value.fam = proxy::family::ipv4;
+    out.value.proto = proxy::transport::stream;
+    proxy_read_endpoint<4>(at + 16, at + 24, out.value.source);
+    proxy_read_endpoint<4>(at + 20, at + 26, out.value.destination);
+    return true;
+}
+
+NETIO_NOINLINE inline void proxy_parse_v2(bytes input, const proxy::options& how,
+                                          parsed<proxy::header>& out) noexcept {
+    const std::byte* const at = input.data();
+    if (NETIO_UNLIKELY(input.size() < proxy_fixed_bytes ||
+                       load_big<std::uint64_t>(at) != proxy_signature_begin ||
+                       load_big<std::uint32_t>(at + 8) != proxy_signature_end)) {
+        proxy_v2_other(input, out);
+        return;
     }
-    const std::size_t total = proxy_fixed_bytes + load_big<std::uint16_t>(at + 14);
-    if (input.size() < total) {
-        return out::need(static_cast<std::uint32_t>(total - input.size()));
+    const auto mode = std::to_integer<unsigned>(at[12]);
+    const auto kind = std::to_integer<unsigned>(at[13]);
+    const std::uint32_t length = load_big<std::uint16_t>(at + 14);
+    const std::uint32_t total = proxy_fixed_bytes + length;
+    const std::uint32_t block_bytes = (mode & 1) != 0 ? proxy_kinds[kind] : 0U;
+    if (NETIO_UNLIKELY(how.accept == proxy::versions::v1 || mode >> 1 != 0x10 ||
+                       block_bytes == proxy_no_block || length < block_bytes ||
+                       total > how.header_max)) {
+        out.status = parse_status::invalid;
+        out.why = proxy_fixed_why(at, how, block_bytes);
+        return;
     }
-    const std::size_t tlv_index = proxy_fixed_bytes + block_bytes;
-    if (block_bytes != 0 && tlv_index != total) {
-        const error why = proxy_check_tlvs(input.first(total), tlv_index);
-        if (why != error::none) {
-            return out::invalid(why);
-        }
+    if (NETIO_UNLIKELY(input.size() < total)) {
+        out.missing = total - static_cast<std::uint32_t>(input.size());
+        return;
     }
-    out done;
-    done.status = parse_status::complete;
-    done.consumed = static_cast<std::uint32_t>(total);
-    done.value.version = 2;
-    done.value.cmd = static_cast<proxy::command>(std::to_integer<unsigned>(at[12]) & 1);
-    if (block_bytes != 0) {
-        const auto kind = std::to_integer<unsigned>(at[13]);
-        done.value.fam = static_cast<proxy::family>(kind >> 4);
-        done.value.proto = static_cast<proxy::transport>(kind & 15);
-        proxy_read_block(at + proxy_fixed_bytes, done.value);
-        done.value.tlvs = proxy::tlv_list::over({at + tlv_index, total - tlv_index});
+    out.status = parse_status::complete;
+    out.consumed = total;
+    proxy::header& value = out.value;
+    value.version = 2;
+    value.cmd = static_cast<proxy::command>(mode & 1);
+    if (block_bytes == 0) {
+        return;
     }
-    return done;
+    value.fam = static_cast<proxy::family>(kind >> 4);
+    value.proto = static_cast<proxy::transport>(kind & 15);
+    if (block_bytes == 12) {
+        proxy_read_endpoint<4>(at + 16, at + 24, value.source);
+        proxy_read_endpoint<4>(at + 20, at + 26, value.destination);
+    } else if (block_bytes == 36) {
+        proxy_read_endpoint<16>(at + 16, at + 48, value.source);
+        proxy_read_endpoint<16>(at + 32, at + 50, value.destination);
+    }
+    if (length != block_bytes || block_bytes == 216) {
+        proxy_parse_v2_rest(input.first(total), block_bytes, out);
+    }
 }
 
 }  // namespace detail
@@ -2834,20 +2922,24 @@ namespace proxy {
 /// in front of the same ones after `incomplete`. Each call costs at most one look at the length
 /// (version 2) or at 107 bytes (version 1) until the header is whole. A datagram carries its header
 /// in front of its payload: there `incomplete` means refused.
-inline parsed<header> parse(bytes input, const options& how = {}) noexcept {
-    NETIO_ASSERT(how.header_max >= header_max_least);
-    NETIO_ASSERT(how.header_max <= header_max_most);
+NETIO_INLINE parsed<header> parse(bytes input, const options& how = {}) noexcept {
+    NETIO_ASSERT(how.header_max - header_max_least <= header_max_most - header_max_least);
+    parsed<header> out;
+    if (netio::detail::proxy_parse_usual(input, how, out)) {
+        return out;
+    }
     if (input.empty()) {
-        return parsed<header>::need(1);
+        out.missing = 1;
+    } else if (input[0] == std::byte{0x0D}) {
+        netio::detail::proxy_parse_v2(input, how, out);
+    } else {
+        netio::detail::proxy_parse_v1(input, how, out);
     }
-    if (input[0] == std::byte{0x0D}) {
-        return netio::detail::proxy_parse_v2(input, how);
-    }
-    return netio::detail::proxy_parse_v1(input, how);
+    return out;
 }
 
 /// A header for a connection or datagram between two IP endpoints; UNSPEC if either is none.
-constexpr header between(const endpoint& source, const endpoint& destination,
+inline header between(const endpoint& source, const endpoint& destination,
                          transport proto = transport::stream) noexcept {
     header out;
     out.cmd = command::proxy;
