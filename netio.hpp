@@ -8532,6 +8532,9 @@ public:
         serve_waiting();
         serve_owed();
         settle_touched();
+        if ((w_.stopping || w_.draining) && core_.slots.in_use() == 0 && !w_.finished) {
+            finish_worker();
+        }
         return !w_.finished;
     }
 
@@ -9592,9 +9595,6 @@ private:
         if (w_.sweeping) {
             sweep();
         }
-        if ((w_.stopping || w_.draining) && core_.slots.in_use() == 0 && !w_.finished) {
-            finish_worker();
-        }
     }
 
     void finish_worker() noexcept {
@@ -9908,7 +9908,12 @@ struct storage {
     static constexpr limits sizes = Sizes;
     static constexpr std::size_t byte_count = detail::storage_layout<Backend>::of(Sizes).total;
 
-    alignas(detail::page_bytes) std::byte memory[byte_count];
+    // Only the first byte has an initialiser: so this is a constant for every compiler, costs none
+    // of them time, and stays in .bss.
+    union {
+        std::byte first_{};
+        alignas(detail::page_bytes) std::byte memory[byte_count];
+    };
 };
 
 /// Memory sized at run time: all-zero bytes (fresh from mmap, calloc or static), at least

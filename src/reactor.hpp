@@ -70,6 +70,9 @@ public:
         serve_waiting();
         serve_owed();
         settle_touched();
+        if ((w_.stopping || w_.draining) && core_.slots.in_use() == 0 && !w_.finished) {
+            finish_worker();
+        }
         return !w_.finished;
     }
 
@@ -1129,9 +1132,6 @@ private:
         }
         if (w_.sweeping) {
             sweep();
-        }
-        if ((w_.stopping || w_.draining) && core_.slots.in_use() == 0 && !w_.finished) {
-            finish_worker();
         }
     }
 

@@ -17,7 +17,12 @@ struct storage {
     static constexpr limits sizes = Sizes;
     static constexpr std::size_t byte_count = detail::storage_layout<Backend>::of(Sizes).total;
 
-    alignas(detail::page_bytes) std::byte memory[byte_count];
+    // Only the first byte has an initialiser: so this is a constant for every compiler, costs none
+    // of them time, and stays in .bss.
+    union {
+        std::byte first_{};
+        alignas(detail::page_bytes) std::byte memory[byte_count];
+    };
 };
 
 /// Memory sized at run time: all-zero bytes (fresh from mmap, calloc or static), at least
