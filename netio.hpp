@@ -8163,23 +8163,25 @@ template <class From, class To>
 concept gives = std::is_void_v<To> || std::convertible_to<From, To>;
 #define NETIO_HOOK_PROBE(hook, result_type, ...)                                                   \
     template <class H>                                                                             \
-    concept calls_##hook = requires(H& h, connection& c, datagram_socket& socket) {                \
+    concept calls_##hook = requires(H& h, connection& c, bytes in, std::uint64_t word,             \
+                                    datagram_socket& socket, const datagram& packet) {             \
         { h.hook(__VA_ARGS__) } -> gives<result_type>;                                             \
     };                                                                                             \
     template <class H>                                                                             \
-    concept quiet_##hook = requires(H& h, connection& c, datagram_socket& socket) {                \
+    concept quiet_##hook = requires(H& h, connection& c, bytes in, std::uint64_t word,             \
+                                    datagram_socket& socket, const datagram& packet) {             \
         { h.hook(__VA_ARGS__) } noexcept;                                                          \
     };
-NETIO_HOOK_PROBE(on_data, std::size_t, c, bytes{})
+NETIO_HOOK_PROBE(on_data, std::size_t, c, in)
 NETIO_HOOK_PROBE(on_open, void, c)
 NETIO_HOOK_PROBE(on_end, void, c)
 NETIO_HOOK_PROBE(on_writable, void, c)
-NETIO_HOOK_PROBE(on_post, void, c, std::uint64_t{})
-NETIO_HOOK_PROBE(on_timer, void, std::uint64_t{})
+NETIO_HOOK_PROBE(on_post, void, c, word)
+NETIO_HOOK_PROBE(on_timer, void, word)
 NETIO_HOOK_PROBE(on_deadline, void, c, deadline_kind{})
-NETIO_HOOK_PROBE(on_connect_failed, void, std::uint64_t{}, error{})
+NETIO_HOOK_PROBE(on_connect_failed, void, word, error{})
 NETIO_HOOK_PROBE(on_drain, void, c)
-NETIO_HOOK_PROBE(on_datagram, void, socket, std::declval<const datagram&>())
+NETIO_HOOK_PROBE(on_datagram, void, socket, packet)
 NETIO_HOOK_PROBE(on_close, void, c, close_reason{})
 #undef NETIO_HOOK_PROBE
 

@@ -14,3 +14,4 @@
 #include "tests/server_test.cpp"
 #include "tests/simulator_test.cpp"
 #include "tests/slab_test.cpp"
+#include "tests/wheel_test.cpp"

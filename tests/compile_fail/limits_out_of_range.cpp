@@ -1,0 +1,11 @@
+// expects: netio: a field of the limits is out of range
+#include "netio.hpp"
+
+#ifdef NETIO_EXPECT_OK
+constexpr std::uint32_t buffer_bytes = 64;
+#else
+constexpr std::uint32_t buffer_bytes = 63;
+#endif
+constinit static netio::storage<netio::limits{.buffer_bytes = buffer_bytes}> memory;
+
+int main() { return static_cast<int>(memory.memory[0]); }

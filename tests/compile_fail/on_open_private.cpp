@@ -1,0 +1,20 @@
+// expects: netio: on_open must be void on_open(netio::connection&) noexcept
+#include "netio.hpp"
+
+struct handler {
+    std::size_t on_data(netio::connection&, netio::bytes in) noexcept { return in.size(); }
+#ifdef NETIO_EXPECT_OK
+    void on_open(netio::connection&) noexcept {}
+#else
+private:
+    void on_open(netio::connection&) noexcept {}
+#endif
+};
+
+constinit static netio::storage<netio::limits{.connections_max = 4}> memory;
+
+int main() {
+    handler mine;
+    netio::server server{memory, mine};
+    return netio::report("refused", server);
+}
