@@ -494,7 +494,7 @@ private:
         while (!list.empty()) {
             const std::size_t comma = list.find(',');
             std::string_view item = list.substr(0, comma);
-            list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
+            list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
             while (!item.empty() && item.front() == ' ') {
                 item.remove_prefix(1);
             }
