@@ -2,6 +2,7 @@
 // The first byte chooses the options, the rest is what a peer sends.
 #include "netio.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
@@ -106,7 +107,7 @@ void check_again(const proxy::header& of, std::span<const std::byte> written, bo
         }
         require((*at).type == one.type);
         require(same_bytes((*at).value, one.value));
-        ++at;
+        at++;
     }
 }
 
@@ -126,6 +127,9 @@ void check_encoders(const proxy::header& of) {
     for (const proxy::tlv one : ssl.inner) {
         inner_bytes += 3 + one.value.size();
     }
+    require(!ssl.verified() || ssl.certificate_on_connection() || ssl.certificate_in_session());
+    require(ssl.present || !ssl.over_tls());
+    require(of.tlvs.empty() == (of.tlvs.begin() == of.tlvs.end()));
     require(!ssl.present || inner_bytes <= of.tlvs.find(proxy::tlv_ssl).value.size());
     for (const bool crc : {false, true}) {
         std::vector<std::byte> out(proxy::header_max_most);
@@ -145,6 +149,46 @@ void check_encoders(const proxy::header& of) {
     if (count != 0) {
         check_again(of, std::span(line).first(count), true);
     }
+}
+
+/// What an encoder is asked for by its user: anything. It writes what the parser takes, or nothing.
+void check_wild_encoding(netio::bytes in) {
+    std::size_t used = 0;
+    const auto byte = [&]() -> std::size_t {
+        return used < in.size() ? std::to_integer<std::size_t>(in[used++]) : 0;
+    };
+    const std::size_t choice = byte();
+    const netio::endpoint ends[] = {{}, netio::any_ipv4(1), netio::loopback_ipv6(2),
+                                    netio::mapped(netio::loopback_ipv4(3))};
+    proxy::header of = proxy::between(ends[choice & 3], ends[choice >> 2 & 3],
+                                      static_cast<proxy::transport>((choice >> 4) % 3));
+    if ((choice & 64) != 0) {
+        of.fam = static_cast<proxy::family>(byte() & 3);
+    }
+    const std::vector<std::byte> room(byte() * 300);
+    of.source_path = netio::bytes(room).first(std::min<std::size_t>(byte(), room.size()));
+    of.cmd = static_cast<proxy::command>((choice >> 7) ^ 1);
+    std::vector<proxy::tlv> tlvs;
+    while (used < in.size()) {
+        const auto type = static_cast<std::uint8_t>(byte());
+        const std::size_t scale = type % 5 == 0 ? 300 : 1;
+        const std::size_t count = std::min(byte() * scale, room.size());
+        tlvs.push_back({type, netio::bytes(room).first(count)});
+    }
+    std::vector<std::byte> out(choice % 7 == 0 ? 200 : proxy::header_max_most);
+    for (const bool crc : {false, true}) {
+        const std::size_t count = proxy::encode_v2(of, tlvs, out, crc);
+        require(count <= out.size());
+        if (count != 0) {
+            const netio::bytes written = netio::bytes(out).first(count);
+            const result got = proxy::parse(written, {.header_max = proxy::header_max_most});
+            require(got.status == netio::parse_status::complete);
+            require(got.consumed == count);
+        }
+    }
+    const std::size_t count = proxy::encode_v1(of, std::span(out).first(choice % 120));
+    require(count <= choice % 120);
+    require(count == 0 || proxy::parse(netio::bytes(out).first(count)).consumed == count);
 }
 
 std::uint32_t crc_by_bit(netio::bytes in) {
@@ -182,6 +226,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t coun
         require(whole.consumed <= how.header_max);
         check_encoders(whole.value);
     }
+    check_wild_encoding(in);
     const std::uint32_t crc = crc_by_bit(in);
     require(netio::crc32c(in) == crc);
     require(~netio::detail::crc32c_portable(in.data(), in.size(), ~0U) == crc);

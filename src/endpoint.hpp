@@ -191,8 +191,10 @@ public:
                 if (!take_gap(used, gap)) {
                     return false;
                 }
-            } else if (used == 16 || !take(':')) {
+            } else if (used == 16) {
                 return false;
+            } else {
+                ++at_;
             }
         }
         return spread(found, used, gap, out);
@@ -230,12 +232,14 @@ private:
         return value <= 255;
     }
 
+    /// The first colon is there.
     constexpr bool take_gap(std::size_t used, std::size_t& gap) noexcept {
-        if (gap != no_gap || !take(':') || !take(':')) {
+        if (gap != no_gap) {
             return false;
         }
+        ++at_;
         gap = used;
-        return true;
+        return take(':');
     }
 
     constexpr bool take_group(std::uint32_t& out) noexcept {

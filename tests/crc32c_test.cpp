@@ -65,7 +65,8 @@ TEST_CASE("crc32c: every length agrees with the definition, at every alignment")
 
 TEST_CASE("crc32c: long inputs cross the widest blocks") {
     const std::vector<std::byte> noise = crc32c_noise(70000);
-    for (const std::size_t count : {4079U, 4080U, 4081U, 4096U, 4176U, 8159U, 8160U, 9000U, 65551U}) {
+    for (const std::size_t count :
+         {4079U, 4080U, 4081U, 4096U, 4176U, 8159U, 8160U, 9000U, 65551U}) {
         const netio::bytes in = netio::bytes(noise).subspan(3, count);
         CHECK(netio::crc32c(in) == crc32c_by_bit(in));
         CHECK(crc32c_by_table(in) == crc32c_by_bit(in));

@@ -166,6 +166,7 @@ TEST_CASE("endpoint: mapped addresses go both ways and keep the port") {
     CHECK_FALSE(netio::is_mapped(four));
     CHECK_FALSE(netio::is_mapped(netio::loopback_ipv6(1)));
     CHECK_FALSE(netio::is_mapped(netio::parse_address("1::ffff:192.0.2.1").value));
+    CHECK_FALSE(netio::is_mapped(netio::parse_address("::ff00:192.0.2.1").value));
     CHECK(netio::unmapped(six) == four);
     CHECK(netio::unmapped(four) == four);
     CHECK(netio::mapped(six) == six);

@@ -380,6 +380,7 @@ TEST_CASE("proxy: a wrong v1 token is refused before its line is complete") {
     CHECK(proxy_read("PROXY UNKNOWNS") == "reject: v1_proto");
     CHECK(proxy_read("PROXY  ") == "reject: v1_proto");
     CHECK(proxy_read("PROXY TCP4\r\n") == "reject: v1_syntax");
+    CHECK(proxy_read("PROXY TCP4\r192.0.2.1 192.0.2.2 1 2\r\n") == "reject: v1_syntax");
 }
 
 TEST_CASE("proxy: a UNIX header of 232 bytes is accepted byte by byte at its last one") {  // G004
@@ -894,6 +895,9 @@ TEST_CASE("proxy: UNSPEC is sent where the header names no addresses") {
     of = proxy::between(netio::any_ipv4(1), netio::any_ipv4(2), proxy::transport::unspecified);
     CHECK(proxy::encode_v2(of, {}, out, false) == 16);
     of = proxy::between(netio::any_ipv4(1), netio::any_ipv4(2));
+    of.fam = proxy::family::unspecified;
+    CHECK(proxy::encode_v2(of, {}, out, false) == 16);
+    of.fam = proxy::family::ipv4;
     of.source = {};
     CHECK(proxy::encode_v2(of, {}, out, false) == 16);
     CHECK(proxy_buffer(out.begin(), out.begin() + 16) == unspecified);
