@@ -145,11 +145,12 @@ public:
         return node(index).due;
     }
 
-    /// Moves the wheel's time to `now` and fires at most `most` nodes that are due, in the order of
-    /// their ticks, within a tick in the order of arming; late ones come first. Each is disarmed,
-    /// then `fire(index)` is called: it returns `done`, or the later tick for which the node is
-    /// armed again, or has armed it itself. A node armed inside a callback for a tick already
-    /// passed fires at the next call. A clock that went backwards is taken as one that stood.
+    /// Moves the wheel's time to `now` and fires at most `most` nodes that are due: first those that
+    /// were late when they were armed, then in the order of ticks; those of one tick come in no
+    /// promised order. Each is disarmed, then `fire(index)` is called: it returns `done`, or the
+    /// later tick for which the node is armed again, or has armed it itself. A node armed inside a
+    /// callback for a tick already passed fires at the next call. A clock that went backwards is
+    /// taken as one that stood.
     ///
     /// Returns how many were fired. As many as `most`, or a next_due that is not after `now`, says
     /// that the rest waits for the next call. At most `most` nodes are moved to a lower level
