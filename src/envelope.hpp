@@ -1213,7 +1213,7 @@ inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::
     return *this;
 }
 
-/// The bytes behind a new argument's kind byte, which it writes; or null.
+/// The bytes behind the next argument's kind byte, which it writes; or null.
 NETIO_INLINE std::byte* writer::argument_head(argument_tag tag, std::size_t fixed,
                                               std::size_t rest) noexcept {
     if (NETIO_UNLIKELY(arguments_left_ == 0 || open_ != 0)) {
@@ -1229,7 +1229,7 @@ NETIO_INLINE std::byte* writer::argument_head(argument_tag tag, std::size_t fixe
     return at + 1;
 }
 
-/// The bytes behind a new item's tag, which it writes; or null.
+/// The bytes behind the next item's tag, which it writes; or null.
 NETIO_INLINE std::byte* writer::item_head(value_tag tag, std::size_t fixed,
                                           std::size_t rest) noexcept {
     level& around = levels_[open_ - 1];
@@ -1246,7 +1246,7 @@ NETIO_INLINE std::byte* writer::item_head(value_tag tag, std::size_t fixed,
     return at + 1;
 }
 
-/// The bytes behind a new value's tag, which it writes; or null.
+/// The bytes behind the next value's tag, which it writes; or null.
 NETIO_INLINE std::byte* writer::value_head(value_tag tag, std::size_t fixed,
                                            std::size_t rest) noexcept {
     if (open_ != 0) {
@@ -1397,7 +1397,7 @@ inline writer& writer::payload(bytes content) noexcept {
     return *this;
 }
 
-/// The first bytes of a new descriptor, or null.
+/// The first bytes of the next descriptor, or null.
 inline std::byte* writer::descriptor_head(std::size_t fixed, std::size_t rest) noexcept {
     if (stage_ == stage::arguments) {
         payload({});
