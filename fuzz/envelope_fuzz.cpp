@@ -1,9 +1,9 @@
 // clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -I. fuzz/envelope_fuzz.cpp -o envelope_fuzz
 //
-// The first byte chooses the limits and what the rest is: an envelope, a stream of frames, or calls of
-// the writer. Envelopes are copied flush against the end of an allocation. What decodes must be written
-// again, value by value and by copying, with the same bytes; a span one byte shorter must be refused.
-// Whatever calls a writer gets, in whatever order: what it finishes must decode.
+// The first byte chooses the limits and what the rest is: an envelope, a stream of frames, or calls
+// of the writer. Envelopes are copied flush against the end of an allocation. What decodes must be
+// written again, value by value and by copying, with the same bytes; a span one byte shorter must
+// be refused. Whatever calls a writer gets, in whatever order: what it finishes must decode.
 #include "netio.hpp"
 
 #include "tests/envelope_rebuild.hpp"
