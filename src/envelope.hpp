@@ -1159,6 +1159,7 @@ private:
 
 /// The next `fixed` + `rest` bytes, or null. Compared one by one, so that no sum can wrap.
 NETIO_INLINE std::byte* writer::claim(std::size_t fixed, std::size_t rest) noexcept {
+    NETIO_ASSERT_SLOW(at_ <= end_);
     const auto room = static_cast<std::size_t>(end_ - at_);
     if (NETIO_UNLIKELY(room < fixed || room - fixed < rest)) {
         return refuse(no_room_);
@@ -1474,6 +1475,7 @@ inline writer& writer::copy_descriptor(const capability_descriptor& from) noexce
 
 /// What was written, as far as the rules of the kinds ask for it.
 inline envelope writer::facts() const noexcept {
+    NETIO_ASSERT(capabilities_at_ >= envelope_bytes_min - 4 + payload_bytes_);
     envelope out;
     out.kind = static_cast<envelope_kind>(out_[5]);
     out.request_id = detail::load_little<std::uint64_t>(out_.data() + 8);
@@ -1499,9 +1501,11 @@ inline std::size_t writer::finish() noexcept {
     if (why_ != error::none) {
         return 0;
     }
+    NETIO_ASSERT(open_ == 0);
     const bool plain = arguments_count_ == 0 && capabilities_count_ == 0;
     out_[detail::version_offset] = plain ? detail::version_published : detail::version_profile;
     detail::store_little(out_.data() + capabilities_at_, capabilities_count_);
+    NETIO_ASSERT_SLOW(decode(out_.first(offset(at_)), limits_).why == error::none);
     return offset(at_);
 }
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -20,6 +21,10 @@
 namespace {
 
 namespace rpc = netio::rpc;
+
+static_assert(std::forward_iterator<rpc::argument_list::iterator>);
+static_assert(std::forward_iterator<rpc::value_map::iterator>);
+
 using envelope_octets = std::vector<std::byte>;
 
 envelope_octets envelope_hex(std::string_view text) {
