@@ -122,34 +122,52 @@ struct epoll_connection {
 };
 static_assert(sizeof(epoll_connection) == 40, "the budget of a connection in a backend");
 
-/// How many accepts or datagrams to try for one readiness. A try that finds nothing is a system
-/// call for nothing, so a lone client is tried for once; a batch that came full and left more
-/// doubles the next one; one that ran dry is cut to what this burst really was.
+/// How many accepts or datagrams to try for one readiness. A try that finds nothing is a system call
+/// for nothing, so a lone client is tried for once. Ready again in the very next wait after a batch
+/// that came full: the batch doubles, for there may be a queue. Where that was wrong (a peer that
+/// asks, is answered and asks again looks the same) it takes longer until the next attempt.
 struct epoll_batch {
     std::uint32_t size;       // 0 means 1, so that all-zero is the beginning
-    std::uint32_t last_wait;  // kernel wait in which a batch came full
-    std::uint32_t burst;      // found in a row of such waits
+    std::uint32_t last_wait;  // the kernel wait in which a batch came full
+    std::uint32_t burst;      // found since the batch began to double
+    std::uint16_t streak;     // ready in so many waits in a row, each time for a full batch
+    std::uint8_t patience;    // how many of them to let pass before the batch doubles
+    bool doubled : 1;
+    bool grown : 1;  // a doubled batch came full: this is a queue
 
     std::uint32_t begin(std::uint32_t kernel_wait, std::uint32_t size_max) noexcept {
-        if (size == 0) {
-            size = 1;
-        }
-        if (burst != 0 && last_wait + 1 == kernel_wait) {
+        size = size == 0 ? 1 : size;
+        if (last_wait + 1 != kernel_wait || burst == 0) {
+            end_burst();
+        } else if (++streak > patience) {
+            streak = patience;
+            doubled = true;
             size = size * 2 < size_max ? size * 2 : size_max;
-        } else if (burst != 0 && last_wait != kernel_wait) {
-            burst = 0;
         }
         return size;
     }
     void came_full(std::uint32_t kernel_wait, std::uint32_t found) noexcept {
         last_wait = kernel_wait;
-        burst += found;
+        burst = doubled ? burst + found : found;
+        if (doubled) {
+            grown = true;
+            patience = 0;
+        }
     }
     void ran_dry(std::uint32_t found, std::uint32_t size_max) noexcept {
-        const std::uint32_t whole = burst + found;
+        const std::uint32_t whole = grown ? burst + found : found;
         size = whole == 0 ? 1 : whole < size_max ? whole : size_max;
-        burst = 0;
+        if (doubled && !grown && patience < patience_max) {
+            patience = static_cast<std::uint8_t>(2 * patience + 1);
+        }
+        end_burst();
     }
+    void end_burst() noexcept {
+        burst = streak = 0;
+        doubled = grown = false;
+    }
+
+    static constexpr std::uint8_t patience_max = 63;
 };
 
 struct epoll_listener {
@@ -334,7 +352,10 @@ public:
 
     void stop_accept(token who) noexcept {
         listener& at = listener_of(who);
-        NETIO_ASSERT(at.flags == attached && at.generation == who.generation());
+        if (at.flags == 0) {
+            return;  // it failed, and the caller has not looked at that event yet
+        }
+        NETIO_ASSERT(at.generation == who.generation());
         forget(at);
     }
 
@@ -397,8 +418,11 @@ public:
 
     void stop_receive(token who) noexcept {
         connection& at = connection_of(who);
-        NETIO_ASSERT((at.flags & receiving) != 0);
-        NETIO_ASSERT((at.flags & (closing | result_disarmed)) == 0);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & result_disarmed) == 0);
+        if ((at.flags & receiving) == 0) {
+            return;  // it has ended, and the caller has not looked at that event yet
+        }
         if ((at.flags & starved) != 0) {
             unlink_starved(who.index() + 1);
         }

@@ -44,6 +44,7 @@ inline constexpr errno_row errno_table[] = {
     // Only a unix connect to a listener whose queue is full shows this one to a user.
     {EAGAIN, "EAGAIN", error::address_in_use},
     {EADDRNOTAVAIL, "EADDRNOTAVAIL", error::address_unavailable},
+    {EDESTADDRREQ, "EDESTADDRREQ", error::address_invalid},
     {ENODEV, "ENODEV", error::address_unavailable},
     {ENXIO, "ENXIO", error::address_unavailable},
     {ENOENT, "ENOENT", error::address_unavailable},
@@ -72,7 +73,6 @@ inline constexpr errno_row errno_table[] = {
     {EISCONN, "EISCONN", error::os_failure},
     {EALREADY, "EALREADY", error::os_failure},
     {EINPROGRESS, "EINPROGRESS", error::os_failure},
-    {EDESTADDRREQ, "EDESTADDRREQ", error::os_failure},
     {EEXIST, "EEXIST", error::os_failure},
     {EFAULT, "EFAULT", error::os_failure},
     {EINTR, "EINTR", error::os_failure},

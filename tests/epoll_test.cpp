@@ -205,13 +205,14 @@ struct epoll_rig {
         seen.insert(seen.end(), out, out + count);
         return count;
     }
-    /// Waits until such an event comes; the ones before it are dropped from `seen`.
+    /// Waits until such an event comes and takes it out of `seen`.
     event until(event_kind kind) {
-        for (int turn = 0; turn < 1000; ++turn) {
+        const std::uint64_t until_ns = epoll_sys::now_ns() + 2 * epoll_long_ns;
+        while (epoll_sys::now_ns() < until_ns) {
             for (std::size_t at = 0; at < seen.size(); ++at) {
                 if (seen[at].kind == kind) {
                     const event found = seen[at];
-                    seen.erase(seen.begin(), seen.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+                    seen.erase(seen.begin() + static_cast<std::ptrdiff_t>(at));
                     return found;
                 }
             }
@@ -326,7 +327,7 @@ struct epoll_door {
         if (accepting) {
             rig.backend.stop_accept(who);
         }
-        epoll_backend::close_handle(handle.handle);
+        epoll_backend::close_handle(handle.handle, false);
     }
     /// A client and its connection, attached as `as`.
     epoll_client connect(token as) {
@@ -509,7 +510,7 @@ TEST_CASE("epoll accepts more than a wait has room for over several waits") {
         CHECK(each.who == door.who);
         CHECK(each.peer.family == netio::address_family::ipv4);
         CHECK(each.peer.address[0] == 127);
-        epoll_backend::close_handle(each.handle);
+        epoll_backend::close_handle(each.handle, false);
     }
     rig.seen.clear();
     rig.quiet();
@@ -542,9 +543,9 @@ TEST_CASE("epoll hands on the listener's options and makes accepted sockets fit 
     CHECK(option_of(IPPROTO_TCP, TCP_USER_TIMEOUT) == 4321);
     CHECK((::fcntl(accepted, F_GETFL) & O_NONBLOCK) != 0);
     CHECK((::fcntl(accepted, F_GETFD) & FD_CLOEXEC) != 0);
-    epoll_backend::close_handle(accepted);
+    epoll_backend::close_handle(accepted, false);
     rig.backend.stop_accept(epoll_who(0));
-    epoll_backend::close_handle(made.handle);
+    epoll_backend::close_handle(made.handle, false);
 }
 
 // ---- edges
@@ -694,6 +695,8 @@ TEST_CASE("epoll stops a receive with one disarmed event and keeps what comes me
     rig.quiet();
     rig.receive(epoll_who(0));
     CHECK(rig.text_of(rig.until(event_kind::received)) == "kept");
+    rig.backend.stop_receive(epoll_who(0));  // as if that event were still unread
+    rig.quiet();
     rig.close(epoll_who(0));
 }
 
@@ -742,6 +745,7 @@ TEST_CASE("epoll keeps events of a batch apart from a new connection with the sa
     for (int turn = 0; turn < 4; ++turn) {
         rig.wait(0);
     }
+    CHECK(rig.backend.stale_count() == 1);
     for (const event& each : rig.seen) {
         CHECK(each.who != epoll_who(7, 2));
         CHECK(each.who != old);
@@ -948,6 +952,7 @@ TEST_CASE("epoll serves receives without a buffer first come first served") {
         rig.receive(epoll_who(index));
     }
     rig.quiet();
+    rig.seen.clear();
     const std::uint32_t order[] = {3, 0, 4, 1, 2};
     for (const std::uint32_t index : order) {
         clients[index].send(std::to_string(index));
@@ -955,8 +960,8 @@ TEST_CASE("epoll serves receives without a buffer first come first served") {
     }
     REQUIRE(rig.seen.size() == 1);  // the one buffer went to the first
     CHECK_FALSE(rig.backend.ready());
-    rig.backend.start_close(epoll_who(4), false);  // taken out of the middle
-    CHECK(rig.backend.ready());
+    rig.close(epoll_who(4));  // taken out of the middle
+    CHECK_FALSE(rig.backend.ready());
     std::vector<std::uint32_t> served;
     while (served.size() < 4) {
         const event received = rig.until(event_kind::received);
@@ -1001,8 +1006,746 @@ TEST_CASE("epoll does not spin while datagrams and bytes wait for a buffer") {
     CHECK(rig.text_of(rig.until(event_kind::received)) == "again");
     rig.backend.stop_receive_from(epoll_who(0));
     rig.until(event_kind::closed);
-    epoll_backend::close_handle(socket.handle);
+    epoll_backend::close_handle(socket.handle, false);
     rig.close(epoll_who(0));
+}
+
+// ---- connecting
+
+namespace {
+
+/// A port of loopback that nobody listens on.
+std::uint16_t epoll_dead_port() {
+    const netio::os_handle made = epoll_backend::listen({netio::loopback_ipv4(0), {}}, {});
+    const std::uint16_t port = epoll_backend::local_of(made.handle).value.port;
+    epoll_backend::close_handle(made.handle, false);
+    return port;
+}
+
+}  // namespace
+
+TEST_CASE("epoll connects, and the connection is attached at once") {
+    epoll_rig rig;
+    epoll_door door(rig);
+    REQUIRE(rig.backend.start_connect({netio::loopback_ipv4(door.port), {}}, {}, epoll_who(5)));
+    const event connected = rig.until(event_kind::connected);
+    CHECK(connected.who == epoll_who(5));
+    CHECK(connected.op == operation::connect);
+    CHECK(connected.handle >= 0);
+    const event accepted = rig.until(event_kind::accepted);
+    REQUIRE(rig.backend.attach(accepted.handle, epoll_who(6)));
+    rig.send(epoll_who(6), "first word");
+    rig.receive(epoll_who(5));
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "first word");
+    rig.close(epoll_who(5));
+    rig.close(epoll_who(6));
+}
+
+TEST_CASE("epoll reaches an IPv4 listener by its mapped address") {
+    epoll_rig rig;
+    epoll_door door(rig);
+    const netio::endpoint to = netio::mapped(netio::loopback_ipv4(door.port));
+    REQUIRE(rig.backend.start_connect({to, {}}, {}, epoll_who(0)));
+    rig.until(event_kind::connected);
+    rig.close(epoll_who(0));
+    epoll_backend::close_handle(rig.until(event_kind::accepted).handle, false);
+}
+
+TEST_CASE("epoll reports a refused connect once and holds nothing of it") {
+    epoll_rig rig;
+    const std::uint16_t port = epoll_dead_port();
+    const int before = epoll_open_descriptors();
+    for (std::uint32_t round = 1; round < 4; ++round) {
+        const token who = epoll_who(0, round);
+        REQUIRE(rig.backend.start_connect({netio::loopback_ipv4(port), {}}, {}, who));
+        const event failed = rig.until(event_kind::failed);
+        CHECK(failed.who == who);
+        CHECK(failed.op == operation::connect);
+        CHECK(failed.why == netio::error::connection_refused);
+        CHECK(failed.os_code == ECONNREFUSED);
+        rig.quiet();
+        rig.close(who);  // the slot is taken until then
+        CHECK(epoll_open_descriptors() == before);
+    }
+}
+
+TEST_CASE("epoll closes a connection that is still being made") {
+    epoll_rig rig;
+    const std::uint16_t port = epoll_dead_port();
+    REQUIRE(rig.backend.start_connect({netio::loopback_ipv4(port), {}}, {}, epoll_who(0)));
+    rig.close(epoll_who(0), true);
+    rig.quiet();
+    CHECK(rig.seen.empty());
+}
+
+TEST_CASE("epoll connects to unix listeners, and a full one is an error at once") {
+    epoll_rig rig;
+    const std::string path = "@netio-epoll-test-" + std::to_string(::getpid());
+    netio::listen_options options;
+    options.backlog = 1;
+    const netio::os_handle made = epoll_backend::listen({{}, path}, options);
+    REQUIRE(made);
+    netio::os_status status{};
+    std::uint32_t connected = 0;
+    for (; connected < 10; ++connected) {
+        status = rig.backend.start_connect({{}, path}, {}, epoll_who(connected));
+        if (!status) {
+            break;
+        }
+        CHECK(rig.until(event_kind::connected).who == epoll_who(connected));
+    }
+    CHECK(connected == 2);
+    CHECK(status.why == netio::error::address_in_use);
+    CHECK(status.os_code == EAGAIN);
+    REQUIRE(rig.backend.start_accept(made.handle, epoll_who(1)));
+    for (std::uint32_t index = 0; index < connected; ++index) {
+        const event accepted = rig.until(event_kind::accepted);
+        CHECK(accepted.peer.family == netio::address_family::unix_path);
+        REQUIRE(rig.backend.attach(accepted.handle, epoll_who(10 + index)));
+        rig.send(epoll_who(10 + index), "hello");
+        rig.receive(epoll_who(index));
+        CHECK(rig.text_of(rig.until(event_kind::received)) == "hello");
+        rig.close(epoll_who(index));
+        rig.receive(epoll_who(10 + index));
+        rig.until(event_kind::ended);
+        rig.close(epoll_who(10 + index));
+    }
+    rig.backend.stop_accept(epoll_who(1));
+    epoll_backend::close_handle(made.handle, false);
+    CHECK(rig.backend.start_connect({{}, path}, {}, epoll_who(0)).why ==
+          netio::error::connection_refused);
+}
+
+// ---- accepting under stress
+
+TEST_CASE("epoll goes on accepting after every error that belongs to one client") {
+    const int codes[] = {ECONNABORTED, EPROTO,       EINTR,      ENETDOWN,     EPERM,
+                         ENOPROTOOPT,  EHOSTDOWN,    ENONET,     EHOSTUNREACH, EOPNOTSUPP,
+                         ENETUNREACH,  ETIMEDOUT,    ECONNRESET};
+    epoll_rig rig;
+    epoll_door door(rig);
+    for (const int code : codes) {
+        CAPTURE(code);
+        epoll_client client(door.port);
+        epoll_sys::plan(epoll_call::accept, code);
+        epoll_backend::close_handle(rig.until(event_kind::accepted).handle, false);
+        rig.quiet();
+    }
+}
+
+TEST_CASE("epoll turns accepting off with one failed event on any other error") {
+    epoll_rig rig;
+    epoll_door door(rig);
+    epoll_client client(door.port);
+    epoll_sys::plan(epoll_call::accept, EINVAL);
+    const event failed = rig.until(event_kind::failed);
+    CHECK(failed.who == door.who);
+    CHECK(failed.op == operation::accept);
+    CHECK(failed.why == netio::error::os_failure);
+    CHECK(failed.os_code == EINVAL);
+    rig.backend.stop_accept(door.who);  // as if that event were still unread
+    rig.quiet();
+    REQUIRE(rig.backend.start_accept(door.handle.handle, door.who));
+    epoll_backend::close_handle(rig.until(event_kind::accepted).handle, false);
+}
+
+TEST_CASE("epoll closes the waiting client by its spare descriptor when descriptors run out") {
+    for (const int code : {EMFILE, ENFILE, ENOBUFS, ENOMEM}) {
+        CAPTURE(code);
+        epoll_rig rig;
+        epoll_door door(rig);
+        epoll_client client(door.port);
+        epoll_sys::plan(epoll_call::accept, code);
+        const event failed = rig.until(event_kind::failed);
+        CHECK(failed.who == door.who);
+        CHECK(failed.why == netio::error::descriptors_empty);
+        CHECK(failed.os_code == code);
+        CHECK(client.receive(1).empty());
+        epoll_client next(door.port);
+        rig.quiet();  // off, though somebody waits
+        epoll_sys::reset();
+        REQUIRE(rig.backend.start_accept(door.handle.handle, door.who));
+        epoll_backend::close_handle(rig.until(event_kind::accepted).handle, false);
+        CHECK(epoll_sys::of(epoll_call::open_spare) == 0);  // it was taken back at once
+    }
+}
+
+TEST_CASE("epoll lives without a spare descriptor and takes one back later") {
+    epoll_rig rig;
+    epoll_door door(rig);
+    epoll_client client(door.port);
+    epoll_sys::plan(epoll_call::accept, EMFILE, 1, 1);
+    rig.until(event_kind::failed);
+    CHECK(client.receive(1).empty());
+    epoll_client second(door.port);
+    REQUIRE(rig.backend.start_accept(door.handle.handle, door.who));
+    epoll_sys::plan(epoll_call::accept, EMFILE, 1, 2);  // the spare one helps nothing
+    CHECK(rig.until(event_kind::failed).why == netio::error::descriptors_empty);
+    REQUIRE(rig.backend.start_accept(door.handle.handle, door.who));
+    epoll_backend::close_handle(rig.until(event_kind::accepted).handle, false);
+}
+
+namespace {
+
+/// Runs `body` in a child, where a descriptor limit or a user may be changed; its exit code.
+template <class Body>
+int epoll_in_child(Body body) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+        ::alarm(20);
+        ::_exit(body());
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+/// In a child with 64 descriptors: fills them, then lets a client wait for 200 ms.
+int epoll_run_out_of_descriptors() {
+    epoll_rig rig;
+    epoll_door door(rig);
+    const rlimit bound{64, 64};
+    if (::setrlimit(RLIMIT_NOFILE, &bound) != 0) {
+        return 1;
+    }
+    std::vector<epoll_client> clients;
+    clients.emplace_back(door.port);
+    clients.emplace_back(door.port);
+    std::vector<int> fill;
+    for (int made = ::dup(2); made >= 0; made = ::dup(2)) {
+        fill.push_back(made);
+    }
+    epoll_sys::reset();
+    const event failed = rig.until(event_kind::failed);
+    if (failed.why != netio::error::descriptors_empty || failed.os_code != EMFILE) {
+        return 2;
+    }
+    const std::uint64_t until_ns = epoll_sys::now_ns() + 200'000'000;
+    while (epoll_sys::now_ns() < until_ns) {
+        if (rig.wait(20'000'000) != 0) {
+            return 3;
+        }
+    }
+    if (epoll_sys::of(epoll_call::accept) > 2 || epoll_sys::of(epoll_call::epoll_wait) > 15) {
+        return 4;
+    }
+    if (!clients[0].receive(1).empty()) {
+        return 5;
+    }
+    for (const int each : fill) {
+        ::close(each);
+    }
+    if (!rig.backend.start_accept(door.handle.handle, door.who)) {
+        return 6;
+    }
+    const event accepted = rig.until(event_kind::accepted);
+    epoll_backend::close_handle(accepted.handle, false);
+    return 0;
+}
+
+}  // namespace
+
+TEST_CASE("epoll without descriptors makes two accept calls in 200 ms and recovers") {
+    CHECK(epoll_in_child(epoll_run_out_of_descriptors) == 0);
+}
+
+// ---- datagrams
+
+namespace {
+
+struct epoll_mailbox {
+    epoll_rig& rig;
+    netio::os_handle handle;
+    netio::endpoint there;
+    token who;
+
+    explicit epoll_mailbox(epoll_rig& of, std::uint32_t index = 0)
+        : rig(of), who(epoll_who(index)) {
+        handle = epoll_backend::open_datagram(netio::loopback_ipv4(0), {});
+        REQUIRE(handle);
+        there = epoll_backend::local_of(handle.handle).value;
+        REQUIRE(rig.backend.start_receive_from(handle.handle, who));
+    }
+    ~epoll_mailbox() {
+        rig.backend.stop_receive_from(who);
+        const event last = rig.until(event_kind::closed);
+        CHECK(last.op == operation::receive_from);
+        CHECK(last.who == who);
+        epoll_backend::close_handle(handle.handle, false);
+    }
+    void post(std::string_view text, const netio::endpoint& to, std::uint32_t send = 0) {
+        rig.backend.start_send_to(handle.handle, epoll_who(send), netio::as_bytes(text), to);
+    }
+};
+
+}  // namespace
+
+TEST_CASE("epoll answers a lone datagram with three system calls") {
+    epoll_rig rig;
+    epoll_mailbox mailbox(rig);
+    epoll_client peer;
+    peer.descriptor = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    netio::detail::socket_address to;
+    const socklen_t size = netio::detail::to_socket_address(mailbox.there, to);
+    REQUIRE(::connect(peer.descriptor, &to.any, size) == 0);
+    rig.quiet();
+    for (int round = 0; round < 80; ++round) {
+        if (round == 16) {
+            epoll_sys::reset();  // it has learnt by now that nobody queues
+        }
+        peer.send("question");
+        const event asked = rig.until(event_kind::received);
+        CHECK(asked.op == operation::receive_from);
+        CHECK_FALSE(bool{asked.truncated});
+        CHECK(asked.peer.port != 0);
+        CHECK(rig.text_of(asked) == "question");
+        mailbox.post("answer", asked.peer);
+        const event sent = rig.until(event_kind::sent);
+        CHECK(sent.op == operation::send_to);
+        CHECK(sent.byte_count == 6);
+        CHECK(peer.receive(6) == "answer");
+    }
+    CHECK(epoll_sys::of(epoll_call::receive_message) <= 64 + 3);
+    CHECK(epoll_sys::total() <= 64 * 3 + 3);
+}
+
+TEST_CASE("epoll delivers empty datagrams and says where one was cut") {
+    epoll_rig rig;
+    epoll_mailbox mailbox(rig);
+    mailbox.post("", mailbox.there);
+    const event empty = rig.until(event_kind::received);
+    CHECK(empty.byte_count == 0);
+    CHECK(rig.text_of(empty).empty());
+    mailbox.post(std::string(1024, 'f'), mailbox.there, 1);
+    const event fitting = rig.until(event_kind::received);
+    CHECK(fitting.byte_count == 1024);
+    CHECK_FALSE(bool{fitting.truncated});
+    rig.text_of(fitting);
+    const std::string long_one(1025, 'l');
+    mailbox.post(long_one, mailbox.there, 2);
+    const event cut = rig.until(event_kind::received);
+    CHECK(cut.byte_count == 1024);
+    CHECK(bool{cut.truncated});
+    rig.text_of(cut);
+}
+
+TEST_CASE("epoll takes a burst of datagrams in order and skips errors of earlier sends") {
+    epoll_rig rig;
+    epoll_mailbox mailbox(rig);
+    std::string all;
+    for (int burst = 0; burst < 3; ++burst) {
+        epoll_sys::reset();
+        for (int count = 0; count < 10; ++count) {
+            const std::string text(1, static_cast<char>('a' + count));
+            mailbox.post(text, mailbox.there);
+            rig.wait(0, 4);  // the first one is given along with its `sent`
+        }
+        epoll_sys::plan(epoll_call::receive_message, ECONNREFUSED);
+        for (int turn = 0; turn < 20; ++turn) {
+            rig.wait(0);
+        }
+        for (const event& each : rig.seen) {
+            if (each.kind == event_kind::received) {
+                all += rig.text_of(each);
+            } else {
+                CHECK(each.kind == event_kind::sent);
+            }
+        }
+        rig.seen.clear();
+    }
+    CHECK(all == "abcdefghijabcdefghijabcdefghij");
+    epoll_sys::plan(epoll_call::send_to, ECONNREFUSED);
+    mailbox.post("after an error", mailbox.there);
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "after an error");
+}
+
+TEST_CASE("epoll keeps datagrams that find no room until the socket has some") {
+    epoll_rig rig;
+    for (const bool receiving : {true, false}) {
+        CAPTURE(receiving);
+        epoll_mailbox mailbox(rig, 0);
+        const netio::os_handle other = epoll_backend::open_datagram(netio::loopback_ipv4(0), {});
+        const netio::socket_handle from = receiving ? mailbox.handle.handle : other.handle;
+        epoll_sys::plan(epoll_call::send_to, EAGAIN, 1, 2);
+        rig.backend.start_send_to(from, epoll_who(0), netio::as_bytes("one"), mailbox.there);
+        rig.backend.start_send_to(from, epoll_who(1), netio::as_bytes("two"), mailbox.there);
+        CHECK(rig.text_of(rig.until(event_kind::received)) == "one");
+        CHECK(rig.text_of(rig.until(event_kind::received)) == "two");
+        rig.seen.clear();
+        epoll_sys::reset();
+        rig.quiet();
+        CHECK(epoll_sys::of(epoll_call::epoll_wait) == 4);
+        mailbox.post("three", mailbox.there);
+        CHECK(rig.text_of(rig.until(event_kind::received)) == "three");
+        epoll_backend::close_handle(other.handle, false);
+    }
+}
+
+TEST_CASE("epoll stops receiving from a socket whose datagrams still wait to be sent") {
+    epoll_rig rig;
+    epoll_mailbox there(rig, 0);
+    const netio::os_handle made = epoll_backend::open_datagram(netio::loopback_ipv4(0), {});
+    REQUIRE(rig.backend.start_receive_from(made.handle, epoll_who(1)));
+    epoll_sys::plan(epoll_call::send_to, EAGAIN, 1, 1);
+    rig.backend.start_send_to(made.handle, epoll_who(0), netio::as_bytes("late"), there.there);
+    rig.backend.stop_receive_from(epoll_who(1));
+    CHECK(rig.until(event_kind::closed).who == epoll_who(1));
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "late");
+    REQUIRE(rig.backend.start_receive_from(made.handle, epoll_who(1, 2)));
+    epoll_client peer;
+    there.post("back", epoll_backend::local_of(made.handle).value, 1);
+    const event back = rig.until(event_kind::received);
+    CHECK(back.who == epoll_who(1, 2));
+    rig.text_of(back);
+    rig.backend.stop_receive_from(epoll_who(1, 2));
+    rig.until(event_kind::closed);
+    epoll_backend::close_handle(made.handle, false);
+}
+
+TEST_CASE("epoll fails a datagram without an address or too large to send") {
+    epoll_rig rig;
+    epoll_mailbox mailbox(rig);
+    mailbox.post("nowhere", {});
+    const event failed = rig.until(event_kind::failed);
+    CHECK(failed.op == operation::send_to);
+    CHECK(failed.why == netio::error::address_invalid);
+    const std::string huge(70'000, 'x');
+    mailbox.post(huge, mailbox.there, 1);
+    CHECK(rig.until(event_kind::failed).why == netio::error::too_long);
+}
+
+// ---- waking
+
+TEST_CASE("epoll wakes coalesce and cost no system call while the loop is awake") {
+    epoll_rig rig;
+    epoll_sys::reset();
+    rig.backend.wake();
+    rig.backend.wake();
+    CHECK(rig.backend.ready());
+    CHECK(epoll_sys::total() == 0);
+    CHECK(rig.wait(epoll_long_ns) == 1);
+    CHECK(rig.out[0].kind == event_kind::woken);
+    CHECK(rig.out[0].op == operation::wake);
+    CHECK_FALSE(rig.backend.ready());
+    CHECK(epoll_sys::total() == 0);
+    CHECK(rig.wait(0) == 0);
+}
+
+TEST_CASE("epoll wake ends a wait of another thread with one write") {
+    epoll_rig rig;
+    epoll_sys::reset();
+    std::thread waker([&] {
+        while (epoll_sys::of(epoll_call::epoll_wait) == 0) {
+        }
+        rig.backend.wake();  // the loop announced its sleep before it made the call
+        rig.backend.wake();
+    });
+    const std::uint64_t begin_ns = epoll_sys::now_ns();
+    CHECK(rig.wait(epoll_long_ns) == 1);
+    CHECK(epoll_sys::now_ns() - begin_ns < epoll_long_ns);
+    CHECK(rig.out[0].kind == event_kind::woken);
+    waker.join();
+    CHECK(epoll_sys::of(epoll_call::write_wake) == 1);
+    rig.wait(0);  // the second wake may have come after the sleep
+    rig.wait(0);
+    CHECK(rig.wait(3'000'000) == 0);  // nothing spins although the counter is never read
+    rig.seen.clear();
+}
+
+TEST_CASE("epoll loses no wake-up of a million posts of four threads [threads]") {
+    epoll_rig rig;
+    constexpr std::uint64_t posts_each = 250'000;
+    std::atomic<std::uint64_t> posted = 0;
+    std::uint64_t taken = 0;
+    std::vector<std::thread> posters;
+    for (int count = 0; count < 4; ++count) {
+        posters.emplace_back([&] {
+            for (std::uint64_t post = 0; post < posts_each; ++post) {
+                posted.fetch_add(1, std::memory_order_relaxed);
+                rig.backend.wake();
+            }
+        });
+    }
+    int early = 0;
+    while (taken < 4 * posts_each) {
+        const std::uint64_t begin_ns = epoll_sys::now_ns();
+        const std::uint32_t count = rig.backend.wait(rig.out, 10 * epoll_long_ns);
+        if (epoll_sys::now_ns() - begin_ns >= 10 * epoll_long_ns) {
+            FAIL("a wake-up was lost");
+        }
+        if (count == 0) {
+            ++early;
+            continue;
+        }
+        taken = posted.load(std::memory_order_relaxed);
+    }
+    for (std::thread& each : posters) {
+        each.join();
+    }
+    CHECK(taken == 4 * posts_each);
+    CHECK(epoll_sys::of(epoll_call::write_wake) <= epoll_sys::of(epoll_call::epoll_wait));
+}
+
+TEST_CASE("epoll writes no wake-up after close, whoever still posts [threads]") {
+    for (int round = 0; round < 20; ++round) {
+        std::atomic<bool> stop = false;
+        std::atomic<int> posting = 0;
+        std::vector<std::thread> posters;
+        int pipes[2];
+        REQUIRE(::pipe2(pipes, O_CLOEXEC | O_NONBLOCK) == 0);
+        {
+            epoll_rig rig;
+            for (int count = 0; count < 4; ++count) {
+                posters.emplace_back([&] {
+                    ++posting;
+                    while (!stop) {
+                        rig.backend.wake();
+                    }
+                });
+            }
+            while (posting < 4) {
+            }
+            for (int turn = 0; turn < 10; ++turn) {
+                rig.wait(1'000'000);
+            }
+            rig.seen.clear();
+            rig.backend.close();
+            // Whoever opens a descriptor now may get the number of the closed wake-up one.
+            std::vector<int> reused;
+            for (int count = 0; count < 4; ++count) {
+                reused.push_back(::fcntl(pipes[1], F_DUPFD_CLOEXEC, 0));
+            }
+            for (int turn = 0; turn < 100; ++turn) {
+                ::sched_yield();
+            }
+            stop = true;
+            for (std::thread& each : posters) {
+                each.join();
+            }
+            for (const int each : reused) {
+                ::close(each);
+            }
+        }
+        char letter = 0;
+        CHECK(::read(pipes[0], &letter, 1) == -1);
+        ::close(pipes[0]);
+        ::close(pipes[1]);
+    }
+}
+
+namespace {
+
+epoll_backend* epoll_signalled = nullptr;
+
+}  // namespace
+
+TEST_CASE("epoll can be woken by a signal handler, which keeps errno") {
+    epoll_rig rig;
+    epoll_signalled = &rig.backend;
+    struct sigaction action{};
+    action.sa_handler = [](int) { epoll_signalled->wake(); };
+    struct sigaction before{};
+    ::sigaction(SIGUSR1, &action, &before);
+    errno = 12345;
+    ::raise(SIGUSR1);  // just before the wait: it must not sleep
+    CHECK(errno == 12345);
+    CHECK(rig.wait(netio::forever_ns) == 1);
+    CHECK(rig.out[0].kind == event_kind::woken);
+    rig.backend.wait_handle();  // asleep from now on: this one writes
+    ::raise(SIGUSR1);
+    CHECK(errno == 12345);
+    CHECK(rig.wait(netio::forever_ns) == 1);
+    rig.seen.clear();
+    ::sigaction(SIGUSR1, &before, nullptr);
+    epoll_signalled = nullptr;
+}
+
+TEST_CASE("epoll signals a foreign loop when it is woken, and is quiet otherwise") {
+    epoll_rig rig;
+    pollfd foreign{static_cast<int>(rig.backend.wait_handle()), POLLIN, 0};
+    CHECK(::poll(&foreign, 1, 0) == 0);
+    for (int round = 0; round < 3; ++round) {
+        epoll_sys::reset();
+        rig.backend.wake();
+        rig.backend.wake();
+        CHECK(epoll_sys::of(epoll_call::write_wake) == 1);
+        CHECK(rig.backend.ready());
+        CHECK(::poll(&foreign, 1, 1000) == 1);
+        int turns = 0;
+        std::uint32_t woken = 0;
+        while (::poll(&foreign, 1, 0) == 1 || rig.backend.ready()) {
+            woken += rig.wait(0);
+            REQUIRE(++turns < 4);
+        }
+        CHECK(woken == 1);
+        rig.seen.clear();
+    }
+    epoll_door door(rig);
+    CHECK(::poll(&foreign, 1, 0) == 0);
+    epoll_client client(door.port);
+    CHECK(::poll(&foreign, 1, 1000) == 1);
+    epoll_backend::close_handle(rig.until(event_kind::accepted).handle, false);
+}
+
+// ---- time-outs and failures
+
+TEST_CASE("epoll rounds time-outs up and never blocks for zero") {
+    epoll_rig rig;
+    rig.wait(0);
+    CHECK(epoll_sys::last_timeout_ms == 0);
+    rig.wait(1);
+    CHECK(epoll_sys::last_timeout_ms == 1);
+    rig.wait(1'000'000);
+    CHECK(epoll_sys::last_timeout_ms == 1);
+    rig.wait(1'000'001);
+    CHECK(epoll_sys::last_timeout_ms == 2);
+    epoll_sys::plan(epoll_call::epoll_wait, EINTR, 1, 2);
+    CHECK(rig.wait(netio::forever_ns) == 0);  // interrupted: early, without an event
+    CHECK(epoll_sys::last_timeout_ms == -1);
+    CHECK(rig.wait(netio::forever_ns - 1) == 0);
+    CHECK(epoll_sys::last_timeout_ms == INT_MAX);
+}
+
+TEST_CASE("epoll shows no interruption and no would-block to anybody") {
+    epoll_rig rig;
+    epoll_door door(rig);
+    epoll_client client = door.connect(epoll_who(0));
+    for (const epoll_call call : {epoll_call::receive, epoll_call::send, epoll_call::send_message}) {
+        rig.receive(epoll_who(0));
+        client.send("x");
+        epoll_sys::plan(call, EINTR, 1, 3);
+        CHECK(rig.text_of(rig.until(event_kind::received)) == "x");
+        rig.send(epoll_who(0), "y");
+        CHECK(rig.until(event_kind::sent).byte_count == 1);
+        const netio::bytes slices[] = {netio::as_bytes("a"), netio::as_bytes("b")};
+        rig.backend.start_send(epoll_who(0), slices);
+        CHECK(rig.until(event_kind::sent).byte_count == 2);
+        CHECK(client.receive(3) == "yab");
+    }
+    rig.receive(epoll_who(0));
+    client.send("z");
+    epoll_sys::plan(epoll_call::receive, EAGAIN);
+    rig.wait(epoll_long_ns);
+    CHECK(rig.pool.in_use(netio::side::input) == 0);
+    client.send("z");
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "zz");
+    rig.close(epoll_who(0));
+}
+
+TEST_CASE("epoll holds nothing when any call of open fails") {
+    for (const epoll_call call :
+         {epoll_call::epoll_create, epoll_call::open_wake, epoll_call::epoll_ctl}) {
+        std::vector<std::byte> raw(epoll_rig::memory_bytes + 64);
+        const auto at = reinterpret_cast<std::uintptr_t>(raw.data());
+        const netio::mutable_bytes memory{raw.data() + (64 - at % 64) % 64,
+                                          epoll_rig::memory_bytes};
+        netio::buffer_pool pool;
+        epoll_backend backend;
+        epoll_sys::reset();
+        const int before = epoll_open_descriptors();
+        epoll_sys::plan(call, EMFILE);
+        const netio::os_status status = backend.open(memory, epoll_sizes, pool);
+        CHECK(status.why == netio::error::descriptors_empty);
+        CHECK(status.os_code == EMFILE);
+        CHECK(epoll_open_descriptors() == before);
+        backend.close();  // of one that is not open: nothing
+        REQUIRE(backend.open(memory, epoll_sizes, pool));  // and now it works
+        backend.close();
+        CHECK(epoll_open_descriptors() == before);
+    }
+}
+
+TEST_CASE("epoll opens without a spare descriptor too") {
+    epoll_sys::reset();
+    std::vector<std::byte> raw(epoll_rig::memory_bytes + 64);
+    const auto at = reinterpret_cast<std::uintptr_t>(raw.data());
+    netio::buffer_pool pool;
+    epoll_backend backend;
+    epoll_sys::plan(epoll_call::open_spare, EMFILE);
+    CHECK(backend.open({raw.data() + (64 - at % 64) % 64, epoll_rig::memory_bytes}, epoll_sizes,
+                       pool));
+    backend.close();
+}
+
+TEST_CASE("epoll holds nothing when any call of a start fails") {
+    epoll_rig rig;
+    const netio::os_handle door = epoll_backend::listen({netio::loopback_ipv4(0), {}}, {});
+    const netio::os_handle box = epoll_backend::open_datagram(netio::loopback_ipv4(0), {});
+    const netio::endpoint to = epoll_backend::local_of(door.handle).value;
+    const int before = epoll_open_descriptors();
+    epoll_sys::plan(epoll_call::epoll_ctl, ENOSPC, 1, 4);
+    CHECK(rig.backend.start_accept(door.handle, epoll_who(0)).os_code == ENOSPC);
+    CHECK(rig.backend.attach(door.handle, epoll_who(0)).os_code == ENOSPC);
+    CHECK(rig.backend.start_receive_from(box.handle, epoll_who(0)).os_code == ENOSPC);
+    CHECK(rig.backend.start_connect({to, {}}, {}, epoll_who(0)).why ==
+          netio::error::kernel_memory_empty);
+    for (const epoll_call call :
+         {epoll_call::socket, epoll_call::setsockopt, epoll_call::connect}) {
+        epoll_sys::plan(call, ENOBUFS);
+        CHECK(rig.backend.start_connect({to, {}}, {}, epoll_who(0)).os_code == ENOBUFS);
+    }
+    epoll_sys::plan(epoll_call::connect, EINTR);  // as good as in progress
+    REQUIRE(rig.backend.start_connect({to, {}}, {}, epoll_who(0)));
+    epoll_sys::plan(epoll_call::getsockopt, EIO);
+    CHECK(rig.until(event_kind::failed).os_code == EIO);
+    rig.close(epoll_who(0));
+    rig.quiet();
+    CHECK(epoll_open_descriptors() == before);
+    REQUIRE(rig.backend.start_accept(door.handle, epoll_who(0)));  // all slots are free still
+    REQUIRE(rig.backend.start_receive_from(box.handle, epoll_who(0)));
+    rig.backend.stop_accept(epoll_who(0));
+    rig.backend.stop_receive_from(epoll_who(0));
+    rig.until(event_kind::closed);
+    epoll_backend::close_handle(door.handle, false);
+    epoll_backend::close_handle(box.handle, false);
+}
+
+TEST_CASE("epoll reports a send that can't be waited for as failed") {
+    epoll_rig rig;
+    epoll_door door(rig);
+    epoll_client client = door.connect(epoll_who(0));
+    struct full_sys_guard {
+        ~full_sys_guard() { epoll_sys::reset(); }
+    } guard;
+    const std::string big(16 * 1024 * 1024, 'x');
+    epoll_sys::plan(epoll_call::epoll_ctl, ENOMEM);
+    for (;;) {  // until both socket buffers are full
+        rig.send(epoll_who(0), big);
+        while (rig.wait(epoll_long_ns) == 0) {
+        }
+        rig.seen.clear();
+        if (rig.out[0].kind == event_kind::failed) {
+            break;
+        }
+    }
+    CHECK(rig.out[0].op == operation::send);
+    CHECK(rig.out[0].os_code == ENOMEM);
+    rig.close(epoll_who(0), true);
+}
+
+TEST_CASE("epoll close ends everything that is still attached") {
+    epoll_rig rig;
+    epoll_client client;
+    {
+        epoll_door door(rig);
+        client = door.connect(epoll_who(0));
+    }
+    REQUIRE(rig.backend.start_connect({netio::loopback_ipv4(epoll_dead_port()), {}}, {},
+                                      epoll_who(1)));
+    rig.backend.close();
+    CHECK(client.receive(1).empty());
+}
+
+TEST_CASE("epoll is there on this kernel") {
+    CHECK(epoll_backend::available().offered);
+    epoll_sys::plan(epoll_call::epoll_create, ENOSYS);
+    const netio::availability missing = epoll_backend::available();
+    CHECK_FALSE(missing.offered);
+    CHECK(std::string_view(missing.missing) == "epoll_create1");
+    epoll_sys::plan(epoll_call::epoll_create, EMFILE);
+    CHECK(epoll_backend::available().offered);
+    epoll_sys::reset();
+    CHECK(epoll_backend::connection_bytes == 40);
 }
 
 #endif
