@@ -122,8 +122,8 @@ struct epoll_connection {
 };
 static_assert(sizeof(epoll_connection) == 40, "the budget of a connection in a backend");
 
-/// How many accepts or datagrams to try for one readiness. A try that finds nothing is a system call
-/// for nothing, so a lone client is tried for once. Ready again in the very next wait after a batch
+/// How many accepts or datagrams to try for one readiness. A try that finds nothing is a wasted
+/// system call, so a lone client is tried for once. Ready again in the very next wait after a batch
 /// that came full: the batch doubles, for there may be a queue. Where that was wrong (a peer that
 /// asks, is answered and asks again looks the same) it takes longer until the next attempt.
 struct epoll_batch {

@@ -1610,7 +1610,8 @@ TEST_CASE("epoll shows no interruption and no would-block to anybody") {
     epoll_rig rig;
     epoll_door door(rig);
     epoll_client client = door.connect(epoll_who(0));
-    for (const epoll_call call : {epoll_call::receive, epoll_call::send, epoll_call::send_message}) {
+    for (const epoll_call call :
+         {epoll_call::receive, epoll_call::send, epoll_call::send_message}) {
         rig.receive(epoll_who(0));
         client.send("x");
         epoll_sys::plan(call, EINTR, 1, 3);
