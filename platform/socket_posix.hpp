@@ -140,7 +140,7 @@ inline socklen_t to_socket_address(const endpoint& from, socket_address& to) noe
 /// What the system reported; family none if it reported nothing netio knows.
 inline endpoint to_endpoint(const socket_address& from, socklen_t size) noexcept {
     endpoint out;
-    if (size < sizeof(sa_family_t)) {
+    if (size < offsetof(sockaddr, sa_family) + sizeof(sa_family_t)) {
         return out;
     }
     if (from.any.sa_family == AF_INET && size >= sizeof(from.ipv4)) {
