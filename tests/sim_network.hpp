@@ -130,7 +130,7 @@ inline const char* name(sim_fault fault) noexcept {
 enum class sim_break : std::uint8_t {
     nothing,
     p1_double_start,     // a second start is taken silently
-    p2_sent_twice,       // `sent` comes twice for a vectored send
+    p2_sent_twice,       // `sent` comes twice for a send of three slices
     p3_late_event,       // a receive in progress answers after `closed`
     p4_swapped,          // two buffers of one stream change places
     p5_inside_start,     // a start call enters the caller's event list by itself

@@ -116,9 +116,11 @@ private:
         bool abort = false;
         // connect
         progress connecting = progress::idle;
-        bool connect_failed = false;
+        token failed_who{};             // the connect that failed last in this slot,
+        std::uint64_t failed_told = 0;  // and the wait that reported it
         sim_error connect_problem{error::none, 0, ""};
-        stream_address target{};
+        endpoint target{};
+        std::string target_path;
         // receive: outstanding until its last event was delivered; armed while more may be performed
         bool receiving = false;
         bool armed = false;
@@ -195,6 +197,11 @@ private:
     void send_failed(stream& of, const sim_error& why) noexcept;
     std::size_t move_slices(stream& of, sim_end& to, std::size_t room) noexcept;
     std::uint64_t slices_hash(const stream& of) const noexcept;
+    void leak_if_broken(const stream& of) noexcept {
+        if (broken(sim_break::p12_keeps_buffer) && of.into.empty() && of.armed && readable(of)) {
+            pool_->take(side::input);
+        }
+    }
     void cancel_receive(stream& of) noexcept;
     void cancel_send(stream& of, std::uint32_t slot) noexcept;
     void cancel_connect(stream& of) noexcept;
@@ -379,9 +386,7 @@ inline os_status simulator::open(mutable_bytes memory, const backend_limits& siz
                                  buffer_pool& pool) noexcept {
     sim_require(net_ == nullptr, "open: not open");
     sim_require(sim_current != nullptr, "a network was entered");
-    if (memory.size() < bytes_needed(sizes)) {
-        return {error::memory_too_small, 0};
-    }
+    sim_require(memory.size() >= bytes_needed(sizes), "open: memory of bytes_needed");
     sim_require(reinterpret_cast<std::uintptr_t>(memory.data()) % 64 == 0, "open: aligned to 64");
     for (std::byte each : memory.first(bytes_needed(sizes))) {
         sim_require(each == std::byte{0}, "open: memory zeroed");
@@ -720,7 +725,8 @@ inline os_status simulator::start_connect(const stream_address& address, const s
     }
     of.known = true;
     of.who = who;
-    of.target = address;
+    of.target = address.ip;
+    of.target_path = address.unix_path;
     of.connecting = progress::waiting;
     of.end = net.make_end(false);
     net.count_descriptor(1);
@@ -728,6 +734,10 @@ inline os_status simulator::start_connect(const stream_address& address, const s
     net.end(of.end).owner = this;
     net.end(of.end).slot = who.index();
     net.end(of.end).local = loopback_ipv4(net.free_port());
+    if (!address.unix_path.empty()) {
+        net.end(of.end).local = endpoint{};
+        net.end(of.end).local.family = address_family::unix_path;
+    }
     const bool silent = net.find_listener(address.ip, address.unix_path) == none_index &&
                         net.answer_of(address.ip, address.unix_path) == sim_answer::silent;
     net.later(net.now_ns() + (silent ? net.options.connect_timeout_ns : net.delay_ns()), this,
@@ -740,10 +750,10 @@ inline void simulator::connect_decided(std::uint32_t slot, std::uint32_t serial)
     if (of.serial != serial || of.closing || of.connecting != progress::waiting) {
         return;
     }
-    const std::uint32_t listener = net_->find_listener(of.target.ip, of.target.unix_path);
+    const std::uint32_t listener = net_->find_listener(of.target, of.target_path);
     sim_answer answer = sim_answer::accept;
     if (listener == none_index) {
-        answer = net_->answer_of(of.target.ip, of.target.unix_path);
+        answer = net_->answer_of(of.target, of.target_path);
     } else if (net_->listener(listener).waiting.size() >= net_->listener(listener).backlog_max) {
         answer = sim_answer::refuse;
     }
@@ -758,7 +768,7 @@ inline void simulator::connect_decided(std::uint32_t slot, std::uint32_t serial)
         return;
     }
     const std::uint32_t other = net_->make_end(listener == none_index);
-    net_->end(other).local = listener == none_index ? of.target.ip
+    net_->end(other).local = listener == none_index ? of.target
                                                     : net_->listener(listener).local;
     net_->join(of.end, other);
     if (listener != none_index) {
@@ -778,8 +788,18 @@ inline bool simulator::run_connect(std::uint32_t slot, event& out) noexcept {
     of.connecting = progress::idle;
     out.who = of.who;
     out.op = operation::connect;
+    if (of.connect_problem.why != error::none && !of.closing) {
+        const std::uint32_t end = of.end;
+        failed(out, operation::connect, of.connect_problem);
+        net_->end(end).owner = nullptr;
+        forget(of, slot);
+        of.failed_who = out.who;
+        of.failed_told = waits_;
+        net_->free_end(end);
+        net_->count_descriptor(-1);
+        return true;
+    }
     if (of.connect_problem.why != error::none) {
-        of.connect_failed = true;
         return failed(out, operation::connect, of.connect_problem);
     }
     out.kind = event_kind::connected;
@@ -817,7 +837,7 @@ inline os_status simulator::attach(socket_handle handle, token who) noexcept {
 
 inline socket_handle simulator::release(token who) noexcept {
     stream& of = known(who, "release: attached");
-    sim_require(!of.closing && of.connecting == progress::idle && !of.connect_failed,
+    sim_require(!of.closing && of.connecting == progress::idle,
                 "release: attached and not closing");
     sim_require(!of.receiving && of.sending == progress::idle, "release: nothing outstanding");
     const std::uint32_t end = of.end;
@@ -830,7 +850,7 @@ inline socket_handle simulator::release(token who) noexcept {
 
 inline void simulator::start_receive(token who, mutable_bytes into, std::uint32_t credit) noexcept {
     stream& of = known(who, "start_receive: attached");
-    sim_require(!of.closing && of.connecting == progress::idle && !of.connect_failed,
+    sim_require(!of.closing && of.connecting == progress::idle,
                 "start_receive: connected and not closing");
     if (of.receiving && broken(sim_break::p1_double_start)) {
         return;
@@ -842,7 +862,7 @@ inline void simulator::start_receive(token who, mutable_bytes into, std::uint32_
     of.into = into;
     of.into_hash = sim_hash(into.first(std::min<std::size_t>(into.size(), 64)));
     of.credit_left = credit;
-    if (into.empty() && broken(sim_break::p7_early_buffer) && of.early_buffer == none_index) {
+    if (credit > 4096 && broken(sim_break::p7_early_buffer) && of.early_buffer == none_index) {
         of.early_buffer = pool_->take(side::input);
     }
     if (readable(of)) {
@@ -995,6 +1015,7 @@ inline void simulator::stop_receive(token who) noexcept {
         return;  // its last event is in the caller's hands, perhaps not looked at yet
     }
     sim_require(of.receiving, "stop_receive: a receive is outstanding");
+    leak_if_broken(of);
     if (of.armed && !of.starved && net_->fault(sim_fault::late_after_stop)) {
         perform_receive(who.index());
     }
@@ -1028,7 +1049,7 @@ inline std::uint64_t simulator::slices_hash(const stream& of) const noexcept {
 
 inline void simulator::start_send(token who, std::span<const bytes> slices) noexcept {
     stream& of = known(who, "start_send: attached");
-    sim_require(!of.closing && of.connecting == progress::idle && !of.connect_failed,
+    sim_require(!of.closing && of.connecting == progress::idle,
                 "start_send: connected and not closing");
     if (of.sending != progress::idle && broken(sim_break::p1_double_start)) {
         return;
@@ -1146,7 +1167,7 @@ inline bool simulator::run_send(std::uint32_t slot, event& out) noexcept {
     }
     out.kind = event_kind::sent;
     out.byte_count = of.sent_bytes;
-    if (broken(sim_break::p2_sent_twice) && of.slices_count > 1) {
+    if (broken(sim_break::p2_sent_twice) && of.slices_count == 3) {
         extra_.push_back(out);
     }
     return true;
@@ -1154,7 +1175,7 @@ inline bool simulator::run_send(std::uint32_t slot, event& out) noexcept {
 
 inline void simulator::end_send(token who) noexcept {
     stream& of = known(who, "end_send: attached");
-    sim_require(!of.closing && of.connecting == progress::idle && !of.connect_failed,
+    sim_require(!of.closing && of.connecting == progress::idle,
                 "end_send: connected and not closing");
     sim_require(of.sending == progress::idle, "end_send: no send outstanding");
     of.send_ended = true;
@@ -1167,9 +1188,7 @@ inline void simulator::cancel_receive(stream& of) noexcept {
     if (!of.receiving) {
         return;
     }
-    if (broken(sim_break::p12_keeps_buffer) && of.into.empty() && of.armed && readable(of)) {
-        pool_->take(side::input);
-    }
+    leak_if_broken(of);
     while (of.arrivals_count != 0 && net_->fault(sim_fault::close_drops_event)) {
         const arrival& last = of.arrivals[--of.arrivals_count];
         if (last.buffer_index != none_index) {
@@ -1208,6 +1227,11 @@ inline void simulator::cancel_connect(stream& of) noexcept {
 }
 
 inline void simulator::start_close(token who, bool abort) noexcept {
+    sim_require(net_ != nullptr && who.index() < streams_.size(), "start_close: a known token");
+    if (!streams_[who.index()].known && streams_[who.index()].failed_who == who &&
+        streams_[who.index()].failed_told == waits_) {
+        return;  // the failed connect is in the caller's hands and is the last event
+    }
     stream& of = known(who, "start_close: attached or connecting");
     sim_require(!of.closing, "P1 start_close: not closing");
     if (broken(sim_break::p3_late_event) && of.receiving) {

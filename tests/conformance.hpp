@@ -1,0 +1,1255 @@
+// docs/contract.md as a suite: one check a promise, run on every backend and on the simulator.
+// A check is a plain function that returns the first expectation that did not hold, or nullptr, so
+// that doctest cases and the test of the broken variants call the same ones.
+#ifndef NETIO_TESTS_CONFORMANCE_HPP
+#define NETIO_TESTS_CONFORMANCE_HPP
+
+#include <doctest/doctest.h>
+
+#include "netio.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define NETIO_HOLDS(condition)                                                                     \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            return #condition;                                                                     \
+        }                                                                                          \
+    } while (false)
+#define NETIO_PASSES(check)                                                                        \
+    do {                                                                                           \
+        if (const char* const broken_rule = (check)) {                                             \
+            return broken_rule;                                                                    \
+        }                                                                                          \
+    } while (false)
+
+namespace netio_test {
+
+using namespace netio;
+
+/// One open backend over memory and a pool of its own, and a log of its events. A world adds peers.
+///
+/// A world offers, besides this: `listener` and `port`; `Peer connect()`, where a Peer has send,
+/// arrived (all text read so far), ended, was_reset, shutdown, reset, close, local; `refusing()` and
+/// `outside()` for outgoing connects; `adoptable()`; `client_without_descriptors()`
+/// (it waits in the backlog, and no descriptor is left to accept it with), `descriptors_again()`; `udp` helpers; constants
+/// `suffix`, `counts_heap` and `sigpipe_possible`.
+template <class Backend>
+class conformance_rig {
+public:
+    static constexpr backend_limits sizes{8, 2, 2, 4};
+    static constexpr std::uint32_t input_max = 4;
+    static constexpr std::uint32_t buffer_bytes = 1024;
+
+    conformance_rig() noexcept {
+        memory_.resize(Backend::bytes_needed(sizes) + 64);
+        data_.resize(std::size_t{input_max} * 2 * buffer_bytes);
+        links_.resize(std::size_t{input_max} * 2);
+        pool.attach(data_.data(), links_.data(), input_max * 2, buffer_bytes, input_max, input_max,
+                    true);
+    }
+    ~conformance_rig() { kernel.close(); }
+    conformance_rig(const conformance_rig&) = delete;
+    conformance_rig& operator=(const conformance_rig&) = delete;
+
+    os_status open() noexcept {
+        std::fill(memory_.begin(), memory_.end(), std::byte{0});
+        const auto at = reinterpret_cast<std::uintptr_t>(memory_.data());
+        return kernel.open({memory_.data() + (64 - at % 64) % 64, Backend::bytes_needed(sizes)},
+                           sizes, pool);
+    }
+
+    /// One wait; what came is logged, received bytes are collected and their buffers given back.
+    std::uint32_t turn(std::uint64_t timeout_ns = 1'000'000) noexcept {
+        const std::uint32_t count = kernel.wait(out, timeout_ns);
+        for (std::uint32_t at = 0; at < count; ++at) {
+            log(out[at]);
+        }
+        return count;
+    }
+    /// Turns until `done()`, at most so many that a broken backend fails in seconds.
+    template <class Done>
+    bool until(Done done) noexcept {
+        for (int turns = 0; turns < turns_max; ++turns) {
+            if (done()) {
+                return true;
+            }
+            turn();
+        }
+        return done();
+    }
+    /// Time enough for whatever should not come.
+    void quiet() noexcept {
+        for (int turns = 0; turns < 12; ++turns) {
+            turn(2'000'000);
+        }
+    }
+
+    std::uint32_t count(token who, operation op, event_kind kind) const noexcept {
+        return static_cast<std::uint32_t>(
+            std::count_if(seen.begin(), seen.end(), [&](const event& each) {
+                return same(each.who, who) && each.op == op && each.kind == kind;
+            }));
+    }
+    std::uint32_t count(token who) const noexcept {
+        return static_cast<std::uint32_t>(std::count_if(
+            seen.begin(), seen.end(), [&](const event& each) { return same(each.who, who); }));
+    }
+    const event* last(token who, operation op) const noexcept {
+        for (std::size_t at = seen.size(); at != 0; --at) {
+            if (same(seen[at - 1].who, who) && seen[at - 1].op == op) {
+                return &seen[at - 1];
+            }
+        }
+        return nullptr;
+    }
+    static bool same(token a, token b) noexcept {
+        return a.index() == b.index() && a.generation() == b.generation();
+    }
+    /// Is the receive of `who` over, for the time being?
+    bool receive_idle(token who) const noexcept {
+        const event* of = last(who, operation::receive);
+        return of != nullptr && (of->disarmed || of->kind != event_kind::received);
+    }
+    void give_held(std::size_t at) noexcept {
+        pool.give(held[at], side::input, buffer_bytes);
+        held.erase(held.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+    void send(token who, bytes one) noexcept { kernel.start_send(who, {&one, 1}); }
+
+    Backend kernel;
+    buffer_pool pool;
+    std::array<event, 8> out{};
+    std::vector<event> seen;
+    std::array<std::string, sizes.connections> text{};      // received, by slot
+    std::array<mutable_bytes, sizes.connections> into{};    // where receives without buffers go
+    bool hold = false;                                      // keep buffers in `held`
+    std::vector<std::uint32_t> held;
+    std::string datagram;                                   // the last one received
+    int turns_max = 2000;
+
+private:
+    void log(const event& what) noexcept {
+        seen.push_back(what);
+        if (what.kind != event_kind::received) {
+            return;
+        }
+        std::string fresh;
+        if (what.buffer_index != none_index) {
+            fresh.assign(as_text({pool.data(what.buffer_index), what.byte_count}));
+            if (hold) {
+                held.push_back(what.buffer_index);
+            } else {
+                pool.give(what.buffer_index, side::input, what.byte_count);
+            }
+        } else if (what.byte_count != 0) {
+            fresh.assign(as_text(into[what.who.index()].first(what.byte_count)));
+        }
+        if (what.op == operation::receive_from) {
+            datagram = fresh;
+        } else if (what.who.index() < text.size()) {
+            text[what.who.index()] += fresh;
+        }
+    }
+
+    std::vector<std::byte> memory_;
+    std::vector<std::byte> data_;
+    std::vector<std::uint32_t> links_;
+};
+
+/// True if `body` ends its process by a signal, as an assert does.
+template <class Body>
+bool conformance_dies(Body body) noexcept {
+    std::fflush(nullptr);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        for (int each : {SIGILL, SIGABRT, SIGTRAP, SIGSEGV, SIGFPE}) {
+            std::signal(each, SIG_DFL);
+        }
+        const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+        ::dup2(nowhere, 2);
+        body();
+        ::_exit(0);
+    }
+    int status = 0;
+    if (child < 0 || ::waitpid(child, &status, 0) != child) {
+        return false;
+    }
+    return WIFSIGNALED(status);
+}
+
+/// Counts SIGPIPE while it lives instead of dying of it.
+class conformance_sigpipe {
+public:
+    conformance_sigpipe() noexcept {
+        seen() = 0;
+        struct sigaction mine {};
+        mine.sa_handler = [](int) { seen() = seen() + 1; };
+        ::sigaction(SIGPIPE, &mine, &before_);
+    }
+    ~conformance_sigpipe() { ::sigaction(SIGPIPE, &before_, nullptr); }
+    static volatile std::sig_atomic_t& seen() noexcept {
+        static volatile std::sig_atomic_t count;
+        return count;
+    }
+
+private:
+    struct sigaction before_ {};
+};
+
+/// Catches what is written to the standard streams while it lives.
+class conformance_silence {
+public:
+    conformance_silence() noexcept {
+        std::fflush(nullptr);
+        file_ = std::tmpfile();
+        for (int stream = 1; stream <= 2; ++stream) {
+            kept_[stream - 1] = ::dup(stream);
+            ::dup2(::fileno(file_), stream);
+        }
+    }
+    ~conformance_silence() { restore(); }
+    /// Bytes written so far; ends the catching.
+    long restore() noexcept {
+        if (file_ == nullptr) {
+            return written_;
+        }
+        std::fflush(nullptr);
+        written_ = static_cast<long>(::lseek(::fileno(file_), 0, SEEK_END));
+        for (int stream = 1; stream <= 2; ++stream) {
+            ::dup2(kept_[stream - 1], stream);
+            ::close(kept_[stream - 1]);
+        }
+        std::fclose(file_);
+        file_ = nullptr;
+        return written_;
+    }
+
+private:
+    std::FILE* file_ = nullptr;
+    int kept_[2] = {-1, -1};
+    long written_ = 0;
+};
+
+inline std::string conformance_pattern(std::size_t count) {
+    std::string out(count, '\0');
+    for (std::size_t at = 0; at < count; ++at) {
+        out[at] = static_cast<char>('!' + (at * 7 + at / 251) % 90);
+    }
+    return out;
+}
+
+template <class World>
+struct conformance {
+    using verdict = const char*;
+    using peer = typename World::peer;
+    struct entry {
+        const char* clause;  // "P1" to "P14", or the row of the table
+        const char* says;
+        verdict (*check)(World&);
+    };
+
+    static constexpr token acceptor = token::of(0, 900);
+    static constexpr token a = token::of(0, 1), b = token::of(1, 1), c = token::of(2, 1);
+
+    /// A client, accepted and attached as `who`.
+    static verdict join(World& w, token who, peer& client) {
+        const std::uint32_t before = w.count(acceptor, operation::accept, event_kind::accepted);
+        const bool started = w.accepting;
+        if (!started) {
+            NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
+            w.accepting = true;
+        }
+        client = w.connect();
+        NETIO_HOLDS(w.until([&] {
+            return w.count(acceptor, operation::accept, event_kind::accepted) > before;
+        }));
+        NETIO_HOLDS(w.kernel.attach(w.last(acceptor, operation::accept)->handle, who));
+        return nullptr;
+    }
+    static void receive_into(World& w, token who, mutable_bytes into) {
+        w.into[who.index()] = into;
+        w.kernel.start_receive(who, into, 0);
+    }
+    static verdict close(World& w, token who, bool abort = false) {
+        w.kernel.start_close(who, abort);
+        NETIO_HOLDS(w.until([&] { return closed(w, who); }));
+        return nullptr;
+    }
+    static bool closed(World& w, token who) {
+        return w.count(who, operation::close, event_kind::closed) != 0;
+    }
+    static bool sent(World& w, token who, std::uint32_t times = 1) {
+        return w.count(who, operation::send, event_kind::sent) >= times;
+    }
+
+    // --- P1 -----------------------------------------------------------------------------------
+
+    static verdict p1_receive(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        w.kernel.start_receive(a, {}, 10);
+        NETIO_HOLDS(conformance_dies([&] { w.kernel.start_receive(a, {}, 10); }));
+        return nullptr;
+    }
+    static verdict p1_send(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        const std::string text = "twice";
+        w.send(a, as_bytes(text));
+        NETIO_HOLDS(conformance_dies([&] { w.send(a, as_bytes(text)); }));
+        return nullptr;
+    }
+    static verdict p1_other(World& w) {
+        NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
+        NETIO_HOLDS(conformance_dies([&] { w.kernel.start_accept(w.listener, acceptor); }));
+        w.accepting = true;
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        w.kernel.start_close(a, false);
+        NETIO_HOLDS(conformance_dies([&] { w.kernel.start_close(a, false); }));
+        NETIO_HOLDS(conformance_dies([&] { w.kernel.start_receive(a, {}, 1); }));
+        NETIO_HOLDS(w.kernel.start_receive_from(w.datagrams, token::of(0, 1)));
+        NETIO_HOLDS(
+            conformance_dies([&] { w.kernel.start_receive_from(w.datagrams, token::of(0, 1)); }));
+        return nullptr;
+    }
+    static verdict p1_after_end(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        w.kernel.end_send(a);
+        const std::string text = "late";
+        NETIO_HOLDS(conformance_dies([&] { w.send(a, as_bytes(text)); }));
+        client.shutdown();
+        w.kernel.start_receive(a, {}, 10);
+        NETIO_HOLDS(w.until([&] { return w.receive_idle(a); }));
+        NETIO_HOLDS(conformance_dies([&] { w.kernel.start_receive(a, {}, 10); }));
+        NETIO_HOLDS(conformance_dies([&] { w.kernel.start_receive(b, {}, 10); }));
+        return nullptr;
+    }
+
+    // --- P2 -----------------------------------------------------------------------------------
+
+    static verdict p2_into(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        std::array<std::byte, 64> place{};
+        receive_into(w, a, place);
+        client.send("once");
+        NETIO_HOLDS(w.until([&] { return w.receive_idle(a); }));
+        client.send("again");
+        w.quiet();
+        NETIO_HOLDS(w.count(a) == 1);
+        NETIO_HOLDS(w.last(a, operation::receive)->disarmed);
+        NETIO_HOLDS(w.last(a, operation::receive)->buffer_index == none_index);
+        return nullptr;
+    }
+    static verdict p2_credit(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        const std::uint32_t credit = 700;
+        client.send(std::string(3000, 'x'));
+        w.kernel.start_receive(a, {}, credit);
+        NETIO_HOLDS(w.until([&] { return w.receive_idle(a); }));
+        w.quiet();
+        NETIO_HOLDS(w.text[0].size() >= credit);
+        NETIO_HOLDS(w.text[0].size() <= credit + w.buffer_bytes);
+        std::uint32_t disarms = 0;
+        for (const event& each : w.seen) {
+            disarms += World::same(each.who, a) && each.op == operation::receive && each.disarmed;
+        }
+        NETIO_HOLDS(disarms == 1);
+        NETIO_HOLDS(w.last(a, operation::receive)->disarmed);
+        return nullptr;
+    }
+    static verdict p2_send(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        const bytes slices[] = {as_bytes("one "), as_bytes("two "), as_bytes("three")};
+        w.kernel.start_send(a, slices);
+        NETIO_HOLDS(w.until([&] { return sent(w, a); }));
+        w.quiet();
+        NETIO_HOLDS(w.count(a) == 1);
+        return nullptr;
+    }
+    static verdict p2_accept(World& w) {
+        NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
+        w.accepting = true;
+        peer clients[4];
+        for (peer& each : clients) {
+            each = w.connect();
+        }
+        NETIO_HOLDS(w.until([&] { return w.count(acceptor) >= 4; }));
+        w.quiet();
+        NETIO_HOLDS(w.count(acceptor) == 4);
+        NETIO_HOLDS(w.count(acceptor, operation::accept, event_kind::accepted) == 4);
+        w.close_accepted();
+        return nullptr;
+    }
+    static verdict p2_connect(World& w) {
+        NETIO_HOLDS(w.kernel.start_connect({w.outside(), {}}, {}, a));
+        NETIO_HOLDS(w.kernel.start_connect({w.refusing(), {}}, {}, b));
+        NETIO_HOLDS(w.until([&] { return w.count(a) != 0 && w.count(b) != 0; }));
+        w.quiet();
+        NETIO_HOLDS(w.count(a) == 1);
+        NETIO_HOLDS(w.count(a, operation::connect, event_kind::connected) == 1);
+        NETIO_HOLDS(w.last(a, operation::connect)->handle != no_handle);
+        NETIO_HOLDS(w.count(b) == 1);
+        NETIO_HOLDS(w.count(b, operation::connect, event_kind::failed) == 1);
+        return nullptr;
+    }
+    static verdict p2_close(World& w) {
+        peer clients[2];
+        NETIO_PASSES(join(w, a, clients[0]));
+        NETIO_PASSES(join(w, b, clients[1]));
+        w.kernel.start_close(a, false);
+        w.kernel.start_close(b, true);
+        NETIO_HOLDS(w.until([&] { return closed(w, a) && closed(w, b); }));
+        w.quiet();
+        NETIO_HOLDS(w.count(a) == 1);
+        NETIO_HOLDS(w.count(b) == 1);
+        return nullptr;
+    }
+
+    // --- P3, P4, P5 ---------------------------------------------------------------------------
+
+    static verdict p3_last(World& w) {
+        peer clients[2];
+        NETIO_PASSES(join(w, a, clients[0]));
+        NETIO_PASSES(join(w, b, clients[1]));
+        const std::string text(200'000, 'x');
+        for (token who : {a, b}) {
+            w.kernel.start_receive(who, {}, 10);
+            w.send(who, as_bytes(text));
+            w.kernel.start_close(who, same_index(who, b));
+        }
+        NETIO_HOLDS(w.until([&] { return closed(w, a) && closed(w, b); }));
+        w.quiet();
+        for (token who : {a, b}) {
+            std::size_t last = 0;
+            for (std::size_t at = 0; at < w.seen.size(); ++at) {
+                last = World::same(w.seen[at].who, who) ? at : last;
+            }
+            NETIO_HOLDS(w.seen[last].kind == event_kind::closed);
+            NETIO_HOLDS(w.seen[last].op == operation::close);
+        }
+        return nullptr;
+    }
+    static bool same_index(token one, token other) { return one.index() == other.index(); }
+    static verdict p4_order(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        const std::string whole = conformance_pattern(20'000);
+        std::size_t given = client.send(whole);
+        w.kernel.start_receive(a, {}, 100'000);
+        NETIO_HOLDS(w.until([&] {
+            given += client.send(std::string_view(whole).substr(given));
+            return w.text[0].size() >= whole.size();
+        }));
+        NETIO_HOLDS(w.text[0] == whole);
+        return nullptr;
+    }
+    static verdict p5_start(World& w) {
+        peer clients[2];
+        NETIO_PASSES(join(w, a, clients[0]));
+        NETIO_PASSES(join(w, b, clients[1]));
+        clients[0].send("ready");
+        w.quiet();
+        std::memset(static_cast<void*>(w.out.data()), 0x5A, sizeof(w.out));
+        w.kernel.start_receive(a, {}, 10);
+        w.send(a, as_bytes("now"));
+        w.kernel.start_close(b, false);
+        const auto* const from = reinterpret_cast<const unsigned char*>(w.out.data());
+        NETIO_HOLDS(std::all_of(from, from + sizeof(w.out),
+                                [](unsigned char each) { return each == 0x5A; }));
+        NETIO_HOLDS(w.until([&] { return closed(w, b) && sent(w, a) && w.count(a) >= 2; }));
+        return nullptr;
+    }
+
+    // --- P6, P7, P8, P9 -----------------------------------------------------------------------
+
+    static verdict p6_reasons(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        conformance_silence silence;
+        NETIO_HOLDS(w.kernel.start_connect({w.refusing(), {}}, {}, b));
+        w.kernel.start_receive(a, {}, 100);
+        client.reset();
+        NETIO_HOLDS(w.until([&] { return w.count(b) != 0 && w.receive_idle(a); }));
+        NETIO_HOLDS(silence.restore() == 0);
+        const event& refused = *w.last(b, operation::connect);
+        NETIO_HOLDS(refused.why == error::connection_refused);
+        NETIO_HOLDS(std::string_view(World::backend_type::os_name(refused.os_code)) ==
+                    "ECONNREFUSED");
+        const event& reset = *w.last(a, operation::receive);
+        NETIO_HOLDS(reset.kind == event_kind::failed);
+        NETIO_HOLDS(reset.why == error::connection_reset);
+        NETIO_HOLDS(std::string_view(World::backend_type::os_name(reset.os_code)) == "ECONNRESET");
+        return nullptr;
+    }
+    static verdict p6_heap(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        client.send(std::string(5000, 'x'));
+        const auto used = [] {
+            const struct mallinfo2 all = ::mallinfo2();
+            return all.uordblks + all.hblkhd;
+        };
+        const std::size_t before = used();
+        w.kernel.start_receive(a, {}, 2000);
+        const bytes slices[] = {as_bytes("one"), as_bytes("two")};
+        w.kernel.start_send(a, slices);
+        for (int turns = 0; turns < 20; ++turns) {
+            const std::uint32_t count = w.kernel.wait(w.out, 1'000'000);
+            for (std::uint32_t at = 0; at < count; ++at) {
+                if (w.out[at].buffer_index != none_index) {
+                    w.pool.give(w.out[at].buffer_index, side::input, w.buffer_bytes);
+                }
+            }
+        }
+        NETIO_HOLDS(!World::counts_heap || used() == before);
+        return nullptr;
+    }
+    static verdict p7_idle(World& w) {
+        peer clients[3];
+        const token all[] = {a, b, c};
+        for (std::size_t at = 0; at < 3; ++at) {
+            NETIO_PASSES(join(w, all[at], clients[at]));
+            w.kernel.start_receive(all[at], {}, 5000);
+        }
+        w.quiet();
+        NETIO_HOLDS(w.pool.in_use(side::input) == 0);
+        w.hold = true;
+        clients[1].send("bytes exist");
+        NETIO_HOLDS(w.until([&] { return w.count(b) == 1; }));
+        w.quiet();
+        NETIO_HOLDS(w.pool.in_use(side::input) == 1);
+        w.give_held(0);
+        w.quiet();
+        NETIO_HOLDS(w.pool.in_use(side::input) == 0);
+        return nullptr;
+    }
+    static verdict p8_line(World& w) {
+        peer clients[3];
+        const token all[] = {a, b, c};
+        std::vector<std::uint32_t> taken;
+        for (std::size_t at = 0; at < 3; ++at) {
+            NETIO_PASSES(join(w, all[at], clients[at]));
+            w.kernel.start_receive(all[at], {}, 4000);
+        }
+        w.quiet();
+        while (w.pool.room(side::input) != 0) {
+            taken.push_back(w.pool.take(side::input));
+        }
+        const std::size_t order[] = {1, 2, 0};
+        for (std::size_t at : order) {
+            clients[at].send("wants a buffer");
+            w.quiet();
+            NETIO_HOLDS(w.count(all[at]) == 0);
+        }
+        w.hold = true;
+        for (std::size_t served = 0; served < 3; ++served) {
+            w.pool.give(taken.back(), side::input, 0);
+            taken.pop_back();
+            NETIO_HOLDS(w.until([&] { return w.count(all[order[served]]) == 1; }));
+            w.quiet();
+            for (std::size_t later = served + 1; later < 3; ++later) {
+                NETIO_HOLDS(w.count(all[order[later]]) == 0);
+            }
+        }
+        while (!w.held.empty()) {
+            w.give_held(0);
+        }
+        w.pool.give(taken.back(), side::input, 0);
+        return nullptr;
+    }
+    static verdict p9_sigpipe(World& w) {
+        conformance_sigpipe counter;
+        peer clients[2];
+        NETIO_PASSES(join(w, a, clients[0]));
+        NETIO_PASSES(join(w, b, clients[1]));
+        clients[0].reset();
+        clients[1].close();
+        w.quiet();
+        const std::string text(1000, 'x');
+        const bytes two[] = {as_bytes(text), as_bytes(text)};
+        for (token who : {a, b}) {
+            bool failed = false;
+            for (std::uint32_t tries = 1; tries <= 4 && !failed; ++tries) {
+                w.kernel.start_send(who, std::span(two).first(tries % 2 + 1));
+                NETIO_HOLDS(w.until([&] {
+                    failed = w.count(who, operation::send, event_kind::failed) != 0;
+                    return failed || sent(w, who, tries);
+                }));
+                w.quiet();
+            }
+            NETIO_HOLDS(failed);
+        }
+        NETIO_HOLDS(counter.seen() == 0);
+        return nullptr;
+    }
+
+    // --- P10 to P14 ---------------------------------------------------------------------------
+
+    static verdict p10_truth(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        const std::string whole = conformance_pattern(8 * 1024 * 1024);
+        std::size_t reported = 0;
+        std::size_t handled = w.seen.size();
+        bool outstanding = false;
+        const auto go_on = [&](bool reading) {
+            for (; handled < w.seen.size(); ++handled) {
+                const event& each = w.seen[handled];
+                if (each.op == operation::send && each.kind == event_kind::sent) {
+                    reported += each.byte_count;
+                    outstanding = false;
+                }
+            }
+            if (!outstanding && reported < whole.size()) {
+                const bytes rest = as_bytes(whole).subspan(reported);
+                const bytes two[] = {rest.first(rest.size() / 2), rest.subspan(rest.size() / 2)};
+                w.kernel.start_send(a, rest.size() > 1 ? std::span(two) : std::span(two).last(1));
+                outstanding = true;
+            }
+            return reading && client.arrived().size() >= whole.size();
+        };
+        for (int turns = 0; turns < 20; ++turns) {
+            go_on(false);
+            w.turn();
+        }
+        NETIO_HOLDS(reported >= 1);
+        NETIO_HOLDS(reported < whole.size());
+        w.turns_max = 200'000;
+        NETIO_HOLDS(w.until([&] { return go_on(true) || reported > whole.size(); }));
+        NETIO_HOLDS(w.until([&] { return go_on(true) && !outstanding; }));
+        NETIO_HOLDS(reported == whole.size());
+        NETIO_HOLDS(client.arrived() == whole);
+        return nullptr;
+    }
+    static verdict p11_reuse(World& w) {
+        peer old, fresh;
+        NETIO_PASSES(join(w, a, old));
+        old.send("unread");
+        w.quiet();
+        w.kernel.start_close(a, true);
+        old.close();
+        NETIO_HOLDS(w.until([&] { return closed(w, a); }));
+        const std::uint32_t before = w.count(a);
+        const token next = token::of(a.index(), 2);
+        NETIO_PASSES(join(w, next, fresh));
+        w.kernel.start_receive(next, {}, 100);
+        w.quiet();
+        NETIO_HOLDS(w.count(a) == before);
+        NETIO_HOLDS(w.count(next) == 0);
+        fresh.send("mine");
+        NETIO_HOLDS(w.until([&] { return w.count(next) == 1; }));
+        NETIO_HOLDS(w.count(next, operation::receive, event_kind::received) == 1);
+        return nullptr;
+    }
+    /// Two connections are ready in one batch; the first one's handler closes the second and puts a
+    /// new one into its slot and its descriptor.
+    static verdict p11_batch(World& w) {
+        peer old, fresh;
+        NETIO_PASSES(join(w, a, old));
+        NETIO_PASSES(join(w, b, fresh));
+        w.kernel.start_receive(a, {}, 100);
+        old.send("x");
+        old.close();
+        w.kernel.start_close(a, false);
+        NETIO_HOLDS(w.until([&] { return closed(w, a); }));
+        const token next = token::of(a.index(), 2);
+        peer third;
+        NETIO_PASSES(join(w, next, third));
+        w.quiet();
+        NETIO_HOLDS(w.count(next) == 0);
+        return nullptr;
+    }
+    static verdict p12_races(World& w) {
+        for (std::uint32_t round = 1; round <= 24; ++round) {
+            const token who = token::of(0, round);
+            peer client;
+            NETIO_PASSES(join(w, who, client));
+            w.text[0].clear();
+            std::array<std::byte, 100> place{};
+            if (round % 2 == 0) {
+                receive_into(w, who, place);
+            } else {
+                w.kernel.start_receive(who, {}, 1000);
+            }
+            client.send("race");
+            if (round % 4 < 2) {
+                w.turn(0);
+            }
+            if (!w.receive_idle(who) && round > 12) {
+                w.kernel.stop_receive(who);
+            }
+            NETIO_PASSES(close(w, who, round % 3 == 0));
+            NETIO_HOLDS(w.text[0].size() <= 4);
+            NETIO_HOLDS(w.pool.in_use(side::input) == 0);
+            NETIO_HOLDS(w.count(who, operation::receive, event_kind::received) <= 2);
+        }
+        return nullptr;
+    }
+    static verdict p13_accepts(World& w) {
+        peer clients[12];
+        NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
+        for (peer& each : clients) {
+            each = w.connect();
+        }
+        w.turn();
+        w.kernel.stop_accept(acceptor);
+        w.quiet();
+        w.close_listener();
+        w.quiet();
+        std::uint32_t gone = 0;
+        NETIO_HOLDS(w.until([&] {
+            gone = 0;
+            for (peer& each : clients) {
+                gone += each.ended() || each.was_reset();
+            }
+            return gone + w.count(acceptor, operation::accept, event_kind::accepted) == 12;
+        }));
+        w.close_accepted();
+        return nullptr;
+    }
+    static verdict p14_armed(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        w.kernel.start_receive(a, {}, 10'000);
+        client.send(std::string(1500, 'x'));
+        client.shutdown();
+        NETIO_HOLDS(w.until([&] { return w.receive_idle(a); }));
+        NETIO_HOLDS(w.text[0].size() == 1500);
+        NETIO_HOLDS(w.last(a, operation::receive)->kind == event_kind::ended);
+        return nullptr;
+    }
+    static verdict p14_unarmed(World& w) {
+        peer clients[2];
+        NETIO_PASSES(join(w, a, clients[0]));
+        NETIO_PASSES(join(w, b, clients[1]));
+        clients[0].send("before anybody asked");
+        clients[0].shutdown();
+        clients[1].send("in two pieces");
+        clients[1].close();
+        w.quiet();
+        w.kernel.start_receive(a, {}, 10'000);
+        std::array<std::byte, 8> place{};
+        for (int piece = 0; piece < 3; ++piece) {
+            const std::uint32_t before = w.count(b);
+            receive_into(w, b, place);
+            NETIO_HOLDS(w.until([&] { return w.count(b) > before; }));
+        }
+        NETIO_HOLDS(w.until([&] { return w.receive_idle(a); }));
+        NETIO_HOLDS(w.text[0] == "before anybody asked");
+        NETIO_HOLDS(w.last(a, operation::receive)->kind == event_kind::ended);
+        NETIO_HOLDS(w.text[1] == "in two pieces");
+        NETIO_HOLDS(w.last(b, operation::receive)->kind == event_kind::ended);
+        return nullptr;
+    }
+    static verdict p14_reset(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        client.send("last words");
+        w.quiet();
+        client.reset();
+        w.quiet();
+        w.kernel.start_receive(a, {}, 10'000);
+        NETIO_HOLDS(w.until([&] { return w.receive_idle(a); }));
+        NETIO_HOLDS(w.text[0] == "last words");
+        NETIO_HOLDS(w.last(a, operation::receive)->kind == event_kind::failed);
+        return nullptr;
+    }
+
+    // --- rows of the table --------------------------------------------------------------------
+
+    static verdict row_listen(World& w) {
+        using kernel = typename World::backend_type;
+        const result<endpoint> bound = kernel::local_of(w.listener);
+        NETIO_HOLDS(bound);
+        NETIO_HOLDS(bound.value.port != 0);
+        const os_handle again = kernel::listen({bound.value, {}}, {});
+        NETIO_HOLDS(again.status.why == error::address_in_use);
+        NETIO_HOLDS(again.handle == no_handle);
+        NETIO_HOLDS(std::string_view(kernel::os_name(again.status.os_code)) == "EADDRINUSE");
+        const os_handle foreign = kernel::listen({ipv4(203, 0, 113, 1, 0), {}}, {});
+        NETIO_HOLDS(foreign.status.why == error::address_unavailable);
+        NETIO_HOLDS(w.handle_fit(w.listener));
+        return nullptr;
+    }
+    static verdict row_listen_together(World&) {
+        using kernel = typename World::backend_type;
+        listen_options how;
+        how.reuse_port = true;
+        const os_handle first = kernel::listen({loopback_ipv4(0), {}}, how);
+        NETIO_HOLDS(first);
+        const os_handle second = kernel::listen({kernel::local_of(first.handle).value, {}}, how);
+        NETIO_HOLDS(second);
+        kernel::close_handle(first.handle, false);
+        kernel::close_handle(second.handle, false);
+        return nullptr;
+    }
+    static verdict row_unix(World& w) {
+        using kernel = typename World::backend_type;
+        const std::string path = w.unix_path();
+        const os_handle made = kernel::listen({{}, path}, {});
+        NETIO_HOLDS(made);
+        NETIO_HOLDS(kernel::local_of(made.handle).value.family == address_family::unix_path);
+        NETIO_HOLDS(w.kernel.start_accept(made.handle, acceptor));
+        NETIO_HOLDS(w.kernel.start_connect({{}, path}, {}, a));
+        NETIO_HOLDS(w.until([&] {
+            return w.count(a, operation::connect, event_kind::connected) != 0 &&
+                   w.count(acceptor, operation::accept, event_kind::accepted) != 0;
+        }));
+        const event accepted = *w.last(acceptor, operation::accept);
+        NETIO_HOLDS(accepted.peer.family == address_family::unix_path);
+        NETIO_HOLDS(w.kernel.attach(accepted.handle, b));
+        w.send(a, as_bytes("hello"));
+        w.kernel.start_receive(b, {}, 100);
+        NETIO_HOLDS(w.until([&] { return w.text[1] == "hello"; }));
+        w.kernel.stop_accept(acceptor);
+        kernel::close_handle(made.handle, false);
+        return nullptr;
+    }
+    static verdict row_open_close(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        w.kernel.start_receive(a, {}, 100);
+        w.hold = true;
+        client.send("held");
+        NETIO_HOLDS(w.until([&] { return w.count(a, operation::receive,
+                                                 event_kind::received) == 1; }));
+        w.kernel.close();
+        w.accepting = false;
+        NETIO_HOLDS(client.settle([&] { return client.ended() || client.was_reset(); }));
+        NETIO_HOLDS(w.pool.in_use(side::input) == 1);
+        w.give_held(0);
+        w.kernel.close();
+        NETIO_HOLDS(w.open());
+        peer next;
+        NETIO_PASSES(join(w, b, next));
+        return nullptr;
+    }
+    static verdict row_accept(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        const event accepted = *w.last(acceptor, operation::accept);
+        NETIO_HOLDS(accepted.peer == client.local());
+        NETIO_HOLDS(w.handle_fit(accepted.handle));
+        w.kernel.stop_accept(acceptor);
+        w.accepting = false;
+        w.quiet();
+        peer next;
+        NETIO_PASSES(join(w, b, next));
+        NETIO_HOLDS(w.last(acceptor, operation::accept)->peer == next.local());
+        return nullptr;
+    }
+    static verdict row_no_descriptors(World& w) {
+        NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
+        w.accepting = true;
+        w.turn(0);
+        peer first = w.connect();
+        peer second = w.connect();
+        NETIO_HOLDS(w.until([&] { return w.count(acceptor) == 2; }));
+        w.close_accepted();
+        const std::size_t from = w.seen.size();
+        peer third = w.client_without_descriptors();
+        NETIO_HOLDS(w.until([&] { return w.seen.size() > from; }));
+        w.quiet();
+        w.descriptors_again();
+        NETIO_HOLDS(w.seen.size() == from + 1);
+        NETIO_HOLDS(w.seen.back().kind == event_kind::failed);
+        NETIO_HOLDS(w.seen.back().op == operation::accept);
+        w.accepting = false;
+        peer fourth;
+        NETIO_PASSES(join(w, a, fourth));
+        return nullptr;
+    }
+    static verdict row_stop_after_failure(World& w) {
+        NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
+        w.turn(0);
+        peer first = w.client_without_descriptors();
+        NETIO_HOLDS(w.until([&] { return w.count(acceptor) == 1; }));
+        w.kernel.stop_accept(acceptor);  // as if the event were still unread in the batch
+        w.descriptors_again();
+        NETIO_HOLDS(w.last(acceptor, operation::accept)->kind == event_kind::failed);
+        return nullptr;
+    }
+    static verdict row_connect(World& w) {
+        NETIO_HOLDS(w.kernel.start_connect({w.outside(), {}}, {}, a));
+        NETIO_HOLDS(w.until([&] { return w.count(a) == 1; }));
+        const event done = *w.last(a, operation::connect);
+        NETIO_HOLDS(done.kind == event_kind::connected);
+        NETIO_HOLDS(w.handle_fit(done.handle));
+        peer other = w.outside_peer();
+        w.send(a, as_bytes("out"));
+        w.kernel.start_receive(a, {}, 100);
+        other.send("back");
+        NETIO_HOLDS(w.until([&] { return w.text[0] == "back" && other.arrived() == "out"; }));
+        return nullptr;
+    }
+    static verdict row_connect_again(World& w) {
+        NETIO_HOLDS(w.kernel.start_connect({w.refusing(), {}}, {}, a));
+        NETIO_HOLDS(w.until([&] { return w.count(a) == 1; }));
+        NETIO_HOLDS(w.last(a, operation::connect)->kind == event_kind::failed);
+        w.kernel.start_close(a, true);  // as if the event were still unread in the batch
+        w.quiet();
+        NETIO_HOLDS(w.count(a) == 1);
+        const token next = token::of(0, 2);
+        NETIO_HOLDS(w.kernel.start_connect({w.outside(), {}}, {}, next));
+        NETIO_HOLDS(w.until([&] { return w.count(next) == 1; }));
+        return nullptr;
+    }
+    static verdict row_connect_closed(World& w) {
+        NETIO_HOLDS(w.kernel.start_connect({w.outside(), {}}, {}, a));
+        w.kernel.start_close(a, false);
+        NETIO_HOLDS(w.until([&] { return closed(w, a); }));
+        w.quiet();
+        NETIO_HOLDS(w.seen.back().kind == event_kind::closed);
+        NETIO_HOLDS(w.count(a, operation::close, event_kind::closed) == 1);
+        return nullptr;
+    }
+    static verdict row_adopt(World& w) {
+        socket_handle handle = no_handle;
+        peer other = w.adoptable(handle);
+        NETIO_HOLDS(w.kernel.attach(handle, a));
+        other.send("adopted");
+        w.kernel.start_receive(a, {}, 100);
+        NETIO_HOLDS(w.until([&] { return w.text[0] == "adopted"; }));
+        NETIO_PASSES(close(w, a));
+        NETIO_HOLDS(w.until([&] { return other.ended(); }));
+        return nullptr;
+    }
+    static verdict row_release(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        w.kernel.start_receive(a, {}, 1);
+        client.send("1");
+        NETIO_HOLDS(w.until([&] { return w.text[0] == "1"; }));
+        const socket_handle handle = w.kernel.release(a);
+        NETIO_HOLDS(handle == w.last(acceptor, operation::accept)->handle);
+        const std::uint32_t before = w.count(a);
+        client.send("2");
+        w.quiet();
+        NETIO_HOLDS(!client.ended() && !client.was_reset());
+        NETIO_HOLDS(w.count(a) == before);
+        NETIO_HOLDS(w.kernel.attach(handle, b));
+        w.kernel.start_receive(b, {}, 100);
+        NETIO_HOLDS(w.until([&] { return w.text[1] == "2"; }));
+        return nullptr;
+    }
+    static verdict row_receive_into(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        std::array<std::byte, 4> place{};
+        client.send("abcdefghij");
+        std::string whole;
+        for (int piece = 0; piece < 3; ++piece) {
+            const std::uint32_t before = w.count(a);
+            receive_into(w, a, place);
+            NETIO_HOLDS(w.until([&] { return w.count(a) > before; }));
+            NETIO_HOLDS(w.pool.in_use(side::input) == 0);
+        }
+        NETIO_HOLDS(w.text[0] == "abcdefghij");
+        client.shutdown();
+        receive_into(w, a, place);
+        NETIO_HOLDS(w.until([&] { return w.count(a) == 4; }));
+        NETIO_HOLDS(w.last(a, operation::receive)->kind == event_kind::ended);
+        return nullptr;
+    }
+    static verdict row_stop_receive(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        w.kernel.start_receive(a, {}, 100);
+        w.turn(0);
+        w.kernel.stop_receive(a);
+        NETIO_HOLDS(w.until([&] { return w.receive_idle(a); }));
+        NETIO_HOLDS(w.count(a) == 1);
+        const event last = *w.last(a, operation::receive);
+        NETIO_HOLDS(last.kind == event_kind::received && last.byte_count == 0);
+        NETIO_HOLDS(last.buffer_index == none_index);
+        client.send("kept for later");
+        w.quiet();
+        NETIO_HOLDS(w.count(a) == 1);
+        w.kernel.start_receive(a, {}, 100);
+        NETIO_HOLDS(w.until([&] { return w.text[0] == "kept for later"; }));
+        return nullptr;
+    }
+    static verdict row_stop_receive_late(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        w.kernel.start_receive(a, {}, 1);
+        client.send("x");
+        NETIO_HOLDS(w.until([&] { return w.receive_idle(a); }));
+        w.kernel.stop_receive(a);  // as if the event were still unread in the batch
+        w.quiet();
+        NETIO_HOLDS(w.count(a) == 1);
+        w.kernel.start_receive(a, {}, 1);
+        client.send("y");
+        NETIO_HOLDS(w.until([&] { return w.text[0] == "xy"; }));
+        return nullptr;
+    }
+    static verdict row_send(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        std::string whole;
+        bytes slices[slices_max];
+        const std::string text = conformance_pattern(1000);
+        for (std::size_t at = 0; at < slices_max; ++at) {
+            slices[at] = as_bytes(text).subspan(at * 100, at * 13 + 1);
+            whole += std::string(as_text(slices[at]));
+        }
+        w.kernel.start_send(a, slices);
+        NETIO_HOLDS(w.until([&] { return client.arrived().size() == whole.size(); }));
+        NETIO_HOLDS(client.arrived() == whole);
+        NETIO_HOLDS(w.until([&] { return sent(w, a); }));
+        NETIO_HOLDS(w.last(a, operation::send)->byte_count == whole.size());
+        return nullptr;
+    }
+    static verdict row_end_send(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        w.send(a, as_bytes("bye"));
+        NETIO_HOLDS(w.until([&] { return sent(w, a); }));
+        w.kernel.end_send(a);
+        NETIO_HOLDS(w.until([&] { return client.ended(); }));
+        NETIO_HOLDS(client.arrived() == "bye");
+        client.send("still here");
+        w.kernel.start_receive(a, {}, 100);
+        NETIO_HOLDS(w.until([&] { return w.text[0] == "still here"; }));
+        return nullptr;
+    }
+    static verdict row_close(World& w) {
+        peer clients[2];
+        NETIO_PASSES(join(w, a, clients[0]));
+        NETIO_PASSES(join(w, b, clients[1]));
+        w.send(a, as_bytes("all of it"));
+        NETIO_HOLDS(w.until([&] { return sent(w, a); }));
+        NETIO_PASSES(close(w, a, false));
+        NETIO_HOLDS(w.until([&] { return clients[0].ended(); }));
+        NETIO_HOLDS(clients[0].arrived() == "all of it");
+        NETIO_HOLDS(!clients[0].was_reset());
+        NETIO_PASSES(close(w, b, true));
+        NETIO_HOLDS(w.until([&] { return clients[1].was_reset(); }));
+        return nullptr;
+    }
+    static verdict row_close_handle(World& w) {
+        using kernel = typename World::backend_type;
+        NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
+        w.accepting = true;
+        peer clients[2] = {w.connect(), w.connect()};
+        NETIO_HOLDS(w.until([&] { return w.count(acceptor) == 2; }));
+        bool abort = false;
+        for (const event& each : w.seen) {
+            kernel::close_handle(each.handle, abort);
+            abort = true;
+        }
+        NETIO_HOLDS(w.until([&] {
+            return (clients[0].ended() && clients[1].was_reset()) ||
+                   (clients[1].ended() && clients[0].was_reset());
+        }));
+        return nullptr;
+    }
+    static verdict row_datagram(World& w) {
+        const token socket = token::of(0, 1);
+        NETIO_HOLDS(w.kernel.start_receive_from(w.datagrams, socket));
+        for (const std::string& text : {std::string("hello"), std::string(), std::string("x")}) {
+            const std::uint32_t before = w.count(socket);
+            w.udp_send(text);
+            NETIO_HOLDS(w.until([&] { return w.count(socket) > before; }));
+            const event got = *w.last(socket, operation::receive_from);
+            NETIO_HOLDS(got.kind == event_kind::received);
+            NETIO_HOLDS(got.byte_count == text.size());
+            NETIO_HOLDS(w.datagram == text);
+            NETIO_HOLDS(got.peer == w.udp_local());
+            NETIO_HOLDS(!got.truncated);
+        }
+        w.udp_send(std::string(w.buffer_bytes + 1, 'y'));
+        NETIO_HOLDS(w.until([&] { return w.count(socket) == 4; }));
+        NETIO_HOLDS(w.last(socket, operation::receive_from)->truncated);
+        NETIO_HOLDS(w.last(socket, operation::receive_from)->byte_count == w.buffer_bytes);
+        w.kernel.stop_receive_from(socket);
+        NETIO_HOLDS(w.until([&] { return w.count(socket) == 5; }));
+        NETIO_HOLDS(w.last(socket, operation::receive_from)->kind == event_kind::closed);
+        w.udp_send("nobody listens");
+        w.quiet();
+        NETIO_HOLDS(w.count(socket) == 5);
+        NETIO_HOLDS(w.pool.in_use(side::input) == 0);
+        return nullptr;
+    }
+    static verdict row_send_to(World& w) {
+        const token one = token::of(0, 1), two = token::of(1, 1);
+        const std::string big(70'000, 'x');
+        w.kernel.start_send_to(w.datagrams, one, as_bytes("sent"), w.udp_local());
+        w.kernel.start_send_to(w.datagrams, two, as_bytes(big), w.udp_local());
+        NETIO_HOLDS(w.until([&] { return w.count(one) == 1 && w.count(two) == 1; }));
+        NETIO_HOLDS(w.last(one, operation::send_to)->kind == event_kind::sent);
+        NETIO_HOLDS(w.last(one, operation::send_to)->byte_count == 4);
+        NETIO_HOLDS(w.last(two, operation::send_to)->kind == event_kind::failed);
+        NETIO_HOLDS(w.until([&] { return w.udp_arrived() == "sent"; }));
+        return nullptr;
+    }
+    static verdict row_wait(World& w) {
+        const std::uint64_t start = w.kernel.now_ns();
+        NETIO_HOLDS(w.kernel.wait(w.out, 0) == 0);
+        NETIO_HOLDS(w.kernel.now_ns() - start < 500'000'000);
+        for (std::uint64_t span : {300'000u, 1'000'000u, 10'300'000u}) {
+            const std::uint64_t begin = w.kernel.now_ns();
+            int wakes = 0;
+            while (w.kernel.now_ns() - begin < span) {
+                NETIO_HOLDS(++wakes < 3);
+                w.kernel.wait(w.out, span - (w.kernel.now_ns() - begin));
+            }
+        }
+        NETIO_HOLDS(!w.kernel.ready());
+        return nullptr;
+    }
+    static verdict row_wake(World& w) {
+        for (int times = 0; times < 5; ++times) {
+            w.kernel.wake();
+        }
+        const std::uint64_t start = w.kernel.now_ns();
+        NETIO_HOLDS(w.until([&] { return !w.seen.empty(); }));
+        NETIO_HOLDS(w.kernel.now_ns() - start < 900'000'000);
+        w.quiet();
+        NETIO_HOLDS(w.seen.size() == 1);
+        NETIO_HOLDS(w.seen[0].kind == event_kind::woken);
+        w.kernel.wake();
+        NETIO_HOLDS(w.until([&] { return w.seen.size() == 2; }));
+        return nullptr;
+    }
+    static verdict row_wait_handle(World& w) {
+        const socket_handle handle = w.kernel.wait_handle();
+        const auto readable = [&] {
+            pollfd one{static_cast<int>(handle), POLLIN, 0};
+            return ::poll(&one, 1, 0) == 1;
+        };
+        w.quiet();
+        NETIO_HOLDS(handle == no_handle || !readable());
+        w.kernel.wake();
+        NETIO_HOLDS(handle == no_handle || readable());
+        NETIO_HOLDS(w.until([&] { return w.seen.size() == 1; }));
+        w.quiet();
+        NETIO_HOLDS(handle == no_handle || !readable());
+        return nullptr;
+    }
+    static verdict row_limits(World& w) {
+        using kernel = typename World::backend_type;
+        NETIO_HOLDS(kernel::available().offered);
+        NETIO_HOLDS(kernel::reserve_descriptors(64) >= 64);
+        NETIO_HOLDS(kernel::connection_bytes <= 128);
+        backend_limits more = w.sizes;
+        more.connections += 1000;
+        NETIO_HOLDS(kernel::bytes_needed(more) - kernel::bytes_needed(w.sizes) >=
+                    1000 * kernel::connection_bytes);
+        return nullptr;
+    }
+
+    static std::span<const entry> all() noexcept {
+        static constexpr entry entries[] = {
+            {"P1", "a second receive is an assert", p1_receive},
+            {"P1", "a second send is an assert", p1_send},
+            {"P1", "a second accept, close or receive_from is an assert", p1_other},
+            {"P1", "starting after the end or without an attachment is an assert", p1_after_end},
+            {"P2", "a receive into memory gives one event", p2_into},
+            {"P2", "a receive with credit ends once, within credit and a buffer", p2_credit},
+            {"P2", "a vectored send gives one event", p2_send},
+            {"P2", "each client is accepted once", p2_accept},
+            {"P2", "a connect gives one event", p2_connect},
+            {"P2", "a close gives one event", p2_close},
+            {"P3", "closed is the last event, with operations outstanding", p3_last},
+            {"P4", "bytes come in order", p4_order},
+            {"P5", "no event from inside a start call", p5_start},
+            {"P6", "failures carry a reason and nothing is printed", p6_reasons},
+            {"P6", "no heap", p6_heap},
+            {"P7", "an idle connection holds no buffer", p7_idle},
+            {"P8", "receives refused for want of a buffer are served in order", p8_line},
+            {"P9", "no SIGPIPE", p9_sigpipe},
+            {"P10", "a partial send is reported truly", p10_truth},
+            {"P11", "a stale token never resurfaces after closed", p11_reuse},
+            {"P11", "a reused descriptor keeps nothing of its last owner", p11_batch},
+            {"P12", "cancel races deliver at most once and give the buffer back", p12_races},
+            {"P13", "after stop_accept no connection is lost", p13_accepts},
+            {"P14", "data and end at once, receive outstanding", p14_armed},
+            {"P14", "data and end before any receive", p14_unarmed},
+            {"P14", "data, then a reset, before any receive", p14_reset},
+            {"listen", "port 0 is resolved, a taken port and a foreign address refused", row_listen},
+            {"listen", "reuse_port lets two listen on one port", row_listen_together},
+            {"listen", "a unix path serves a stream", row_unix},
+            {"open", "close gives handles up and open works again", row_open_close},
+            {"start_accept", "tells the peer and works again after stop", row_accept},
+            {"start_accept", "out of descriptors: one failure, then off", row_no_descriptors},
+            {"stop_accept", "the failure may be unread", row_stop_after_failure},
+            {"start_connect", "bytes both ways", row_connect},
+            {"start_connect", "the slot is free after a failure", row_connect_again},
+            {"start_connect", "may be closed meanwhile", row_connect_closed},
+            {"attach", "takes a descriptor of the user's own", row_adopt},
+            {"release", "gives the handle back unclosed", row_release},
+            {"start_receive", "into memory, piece by piece, then the end", row_receive_into},
+            {"stop_receive", "ends an idle receive and keeps later bytes", row_stop_receive},
+            {"stop_receive", "the last event may be unread", row_stop_receive_late},
+            {"start_send", "eight slices in order", row_send},
+            {"end_send", "the peer sees the end and can still send", row_end_send},
+            {"start_close", "orderly after the data, abort by reset", row_close},
+            {"close_handle", "orderly or by reset", row_close_handle},
+            {"start_receive_from", "datagrams whole, empty and cut", row_datagram},
+            {"start_send_to", "sent, or failed when too long", row_send_to},
+            {"wait", "0 returns, a time-out is not early and no busy loop", row_wait},
+            {"wake", "coalesces and is used up", row_wake},
+            {"wait_handle", "is readable when woken", row_wait_handle},
+            {"available", "and the sizes it asks for", row_limits},
+        };
+        return entries;
+    }
+};
+
+/// Makes a doctest case of each check: "P10 a partial send is reported truly.epoll".
+template <class World>
+class conformance_cases {
+public:
+    conformance_cases() noexcept { add(std::make_index_sequence<64>{}); }
+
+private:
+    using suite = conformance<typename World::suite_world>;
+
+    template <std::size_t At>
+    static void run() {
+        if constexpr (At < 64) {
+            World world;
+            const char* const broken_rule = suite::all()[At].check(world);
+            CAPTURE(std::string(broken_rule == nullptr ? "" : broken_rule));
+            CHECK(broken_rule == nullptr);
+        }
+    }
+    template <std::size_t... At>
+    static void add(std::index_sequence<At...>) noexcept {
+        static std::array<std::string, sizeof...(At)> names;
+        const auto checks = suite::all();
+        const auto one = [&](std::size_t at, void (*body)()) {
+            if (at < checks.size()) {
+                names[at] = std::string(checks[at].clause) + " " + checks[at].says + World::suffix;
+                doctest::detail::regTest(
+                    doctest::detail::TestCase(body, __FILE__, __LINE__,
+                                              doctest::detail::TestSuite{}, "",
+                                              static_cast<int>(at)) *
+                    names[at].c_str());
+            }
+        };
+        (one(At, &run<At>), ...);
+    }
+};
+
+}  // namespace netio_test
+
+#endif
