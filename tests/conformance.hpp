@@ -126,6 +126,17 @@ public:
         pool.give(held[at], side::input, buffer_bytes);
         held.erase(held.begin() + static_cast<std::ptrdiff_t>(at));
     }
+    os_status attach(socket_handle handle, token who) noexcept {
+        std::erase(loose, handle);
+        return kernel.attach(handle, who);
+    }
+    /// Resets what was accepted and never attached.
+    void close_accepted() noexcept {
+        for (socket_handle each : loose) {
+            Backend::close_handle(each, true);
+        }
+        loose.clear();
+    }
     void send(token who, bytes one) noexcept { kernel.start_send(who, {&one, 1}); }
 
     Backend kernel;
@@ -136,12 +147,16 @@ public:
     std::array<mutable_bytes, sizes.connections> into{};    // where receives without buffers go
     bool hold = false;                                      // keep buffers in `held`
     std::vector<std::uint32_t> held;
+    std::vector<socket_handle> loose;                       // accepted and not attached yet
     std::string datagram;                                   // the last one received
     int turns_max = 2000;
 
 private:
     void log(const event& what) noexcept {
         seen.push_back(what);
+        if (what.kind == event_kind::accepted) {
+            loose.push_back(what.handle);
+        }
         if (what.kind != event_kind::received) {
             return;
         }
@@ -275,7 +290,7 @@ struct conformance {
         NETIO_HOLDS(w.until([&] {
             return w.count(acceptor, operation::accept, event_kind::accepted) > before;
         }));
-        NETIO_HOLDS(w.kernel.attach(w.last(acceptor, operation::accept)->handle, who));
+        NETIO_HOLDS(w.attach(w.last(acceptor, operation::accept)->handle, who));
         return nullptr;
     }
     static void receive_into(World& w, token who, mutable_bytes into) {
@@ -814,7 +829,7 @@ struct conformance {
         }));
         const event accepted = *w.last(acceptor, operation::accept);
         NETIO_HOLDS(accepted.peer.family == address_family::unix_path);
-        NETIO_HOLDS(w.kernel.attach(accepted.handle, b));
+        NETIO_HOLDS(w.attach(accepted.handle, b));
         w.send(a, as_bytes("hello"));
         w.kernel.start_receive(b, {}, 100);
         NETIO_HOLDS(w.until([&] { return w.text[1] == "hello"; }));
@@ -923,7 +938,7 @@ struct conformance {
     static verdict row_adopt(World& w) {
         socket_handle handle = no_handle;
         peer other = w.adoptable(handle);
-        NETIO_HOLDS(w.kernel.attach(handle, a));
+        NETIO_HOLDS(w.attach(handle, a));
         other.send("adopted");
         w.kernel.start_receive(a, {}, 100);
         NETIO_HOLDS(w.until([&] { return w.text[0] == "adopted"; }));
@@ -944,7 +959,7 @@ struct conformance {
         w.quiet();
         NETIO_HOLDS(!client.ended() && !client.was_reset());
         NETIO_HOLDS(w.count(a) == before);
-        NETIO_HOLDS(w.kernel.attach(handle, b));
+        NETIO_HOLDS(w.attach(handle, b));
         w.kernel.start_receive(b, {}, 100);
         NETIO_HOLDS(w.until([&] { return w.text[1] == "2"; }));
         return nullptr;
@@ -1051,10 +1066,11 @@ struct conformance {
         peer clients[2] = {w.connect(), w.connect()};
         NETIO_HOLDS(w.until([&] { return w.count(acceptor) == 2; }));
         bool abort = false;
-        for (const event& each : w.seen) {
-            kernel::close_handle(each.handle, abort);
+        for (socket_handle each : w.loose) {
+            kernel::close_handle(each, abort);
             abort = true;
         }
+        w.loose.clear();
         NETIO_HOLDS(w.until([&] {
             return (clients[0].ended() && clients[1].was_reset()) ||
                    (clients[1].ended() && clients[0].was_reset());

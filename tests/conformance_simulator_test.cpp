@@ -74,13 +74,6 @@ public:
         return connect();
     }
     void descriptors_again() { net.options.descriptors_max = 1'000'000; }
-    void close_accepted() {
-        for (const event& each : seen) {
-            if (each.kind == event_kind::accepted && net.handle_open(each.handle)) {
-                simulator::close_handle(each.handle, true);
-            }
-        }
-    }
     void close_listener() { simulator::close_handle(listener); }
     std::string unix_path() const { return "/run/one.socket"; }
     endpoint udp_local() const { return ipv4(192, 0, 2, 9, 5000); }
