@@ -102,11 +102,11 @@ sim_options conformance_sim_options(bool proactor) {
 }
 
 struct conformance_sim_reactor : conformance_sim_world {
-    static constexpr const char* suffix = ".simulator";
+    static constexpr const char* suffix = "simulator";
     conformance_sim_reactor() : conformance_sim_world(conformance_sim_options(false)) {}
 };
 struct conformance_sim_proactor : conformance_sim_world {
-    static constexpr const char* suffix = ".simulator_proactor";
+    static constexpr const char* suffix = "simulator_proactor";
     conformance_sim_proactor() : conformance_sim_world(conformance_sim_options(true)) {}
 };
 

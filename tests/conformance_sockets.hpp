@@ -124,7 +124,7 @@ public:
     using suite_world = conformance_socket_world;
     using peer = conformance_socket_peer;
     static constexpr bool counts_heap = true;
-    static inline const std::string suffix = std::string(".") + Backend::name;
+    static constexpr const char* suffix = Backend::name;
 
     conformance_socket_world() {
         opened = this->open();
@@ -183,7 +183,7 @@ public:
                (::fcntl(descriptor, F_GETFD) & FD_CLOEXEC) != 0 && no_delay != 0;
     }
     peer client_without_descriptors() {
-        const peer out = connect();
+        const peer client = connect();
         ::getrlimit(RLIMIT_NOFILE, &limit_);
         // No number below the limit is free: the next accept has none to give.
         const int free = ::dup(0);
@@ -191,7 +191,7 @@ public:
         rlimit none = limit_;
         none.rlim_cur = static_cast<rlim_t>(free);
         ::setrlimit(RLIMIT_NOFILE, &none);
-        return out;
+        return client;
     }
     void descriptors_again() { ::setrlimit(RLIMIT_NOFILE, &limit_); }
     void close_listener() {

@@ -116,8 +116,7 @@ private:
         bool abort = false;
         // connect
         progress connecting = progress::idle;
-        token failed_who{};             // the connect that failed last in this slot,
-        std::uint64_t failed_told = 0;  // and the wait that reported it
+        bool connect_failed = false;
         sim_error connect_problem{error::none, 0, ""};
         endpoint target{};
         std::string target_path;
@@ -788,18 +787,8 @@ inline bool simulator::run_connect(std::uint32_t slot, event& out) noexcept {
     of.connecting = progress::idle;
     out.who = of.who;
     out.op = operation::connect;
-    if (of.connect_problem.why != error::none && !of.closing) {
-        const std::uint32_t end = of.end;
-        failed(out, operation::connect, of.connect_problem);
-        net_->end(end).owner = nullptr;
-        forget(of, slot);
-        of.failed_who = out.who;
-        of.failed_told = waits_;
-        net_->free_end(end);
-        net_->count_descriptor(-1);
-        return true;
-    }
     if (of.connect_problem.why != error::none) {
+        of.connect_failed = true;
         return failed(out, operation::connect, of.connect_problem);
     }
     out.kind = event_kind::connected;
@@ -837,7 +826,7 @@ inline os_status simulator::attach(socket_handle handle, token who) noexcept {
 
 inline socket_handle simulator::release(token who) noexcept {
     stream& of = known(who, "release: attached");
-    sim_require(!of.closing && of.connecting == progress::idle,
+    sim_require(!of.closing && of.connecting == progress::idle && !of.connect_failed,
                 "release: attached and not closing");
     sim_require(!of.receiving && of.sending == progress::idle, "release: nothing outstanding");
     const std::uint32_t end = of.end;
@@ -850,7 +839,7 @@ inline socket_handle simulator::release(token who) noexcept {
 
 inline void simulator::start_receive(token who, mutable_bytes into, std::uint32_t credit) noexcept {
     stream& of = known(who, "start_receive: attached");
-    sim_require(!of.closing && of.connecting == progress::idle,
+    sim_require(!of.closing && of.connecting == progress::idle && !of.connect_failed,
                 "start_receive: connected and not closing");
     if (of.receiving && broken(sim_break::p1_double_start)) {
         return;
@@ -1049,7 +1038,7 @@ inline std::uint64_t simulator::slices_hash(const stream& of) const noexcept {
 
 inline void simulator::start_send(token who, std::span<const bytes> slices) noexcept {
     stream& of = known(who, "start_send: attached");
-    sim_require(!of.closing && of.connecting == progress::idle,
+    sim_require(!of.closing && of.connecting == progress::idle && !of.connect_failed,
                 "start_send: connected and not closing");
     if (of.sending != progress::idle && broken(sim_break::p1_double_start)) {
         return;
@@ -1175,7 +1164,7 @@ inline bool simulator::run_send(std::uint32_t slot, event& out) noexcept {
 
 inline void simulator::end_send(token who) noexcept {
     stream& of = known(who, "end_send: attached");
-    sim_require(!of.closing && of.connecting == progress::idle,
+    sim_require(!of.closing && of.connecting == progress::idle && !of.connect_failed,
                 "end_send: connected and not closing");
     sim_require(of.sending == progress::idle, "end_send: no send outstanding");
     of.send_ended = true;
@@ -1227,11 +1216,6 @@ inline void simulator::cancel_connect(stream& of) noexcept {
 }
 
 inline void simulator::start_close(token who, bool abort) noexcept {
-    sim_require(net_ != nullptr && who.index() < streams_.size(), "start_close: a known token");
-    if (!streams_[who.index()].known && streams_[who.index()].failed_who == who &&
-        streams_[who.index()].failed_told == waits_) {
-        return;  // the failed connect is in the caller's hands and is the last event
-    }
     stream& of = known(who, "start_close: attached or connecting");
     sim_require(!of.closing, "P1 start_close: not closing");
     if (broken(sim_break::p3_late_event) && of.receiving) {
