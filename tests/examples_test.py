@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Each example does what its first lines say, drains on SIGTERM and stops on SIGINT."""
+import os
+import re
+import signal
+import socket
+import time
+
+import programs
+import tap
+
+CLIENTS = 1000
+PROXY_LINE = b"PROXY TCP4 192.0.2.1 192.0.2.2 56324 443\r\n"
+
+
+def example(name, *arguments):
+    return programs.Program(programs.build(name), "--listen", "127.0.0.1:0", *arguments)
+
+
+def ends_well(name, ended, lines_max=1):
+    code, lines, errors = ended
+    tap.check(name, code == 0 and errors == "" and len(lines) <= lines_max,
+              f"exit {code}, {lines[-3:]}, {errors!r}")
+
+
+# ---- echo ----------------------------------------------------------------------------------------
+
+def test_echo():
+    """The file as it is but for its port; it has no command line and no signals."""
+    port = programs.free_port()
+    path = programs.build("echo", [(".port = 7000", f".port = {port}")])
+    with programs.Program(path, first_line=False):
+        tap.check("echo: serves", programs.until(lambda: programs.accepts(port)))
+        peers = [programs.connect(port) for _ in range(CLIENTS)]
+        for at, peer in enumerate(peers):
+            peer.sendall(f"client {at} of {CLIENTS}\n".encode())
+        wrong = [at for at, peer in enumerate(peers)
+                 if programs.read_line(peer) != f"client {at} of {CLIENTS}"]
+        tap.check(f"echo: {CLIENTS} clients at once", wrong == [], wrong[:5])
+        for peer in peers:
+            programs.finish_sending(peer)
+        wrong = [at for at, peer in enumerate(peers) if programs.read_all(peer) != b""]
+        tap.check("echo: each end of stream is answered with one", wrong == [], wrong[:5])
+        for peer in peers:
+            peer.close()
+
+
+# ---- proxy_echo ----------------------------------------------------------------------------------
+
+def greeted(port, sent):
+    with programs.connect(port) as peer:
+        peer.sendall(sent)
+        programs.finish_sending(peer)
+        return programs.read_all(peer)
+
+
+def test_proxy_echo():
+    with example("proxy_echo") as server:
+        tap.check("proxy_echo: a version 1 line, and the bytes behind it",
+                  greeted(server.port, PROXY_LINE + b"hello") ==
+                  b"client 192.0.2.1:56324 to 192.0.2.2:443 v1 proxied\nhello")
+        local = bytes.fromhex("0d0a0d0a000d0a515549540a2011000cc0000201c0000202dc0401bb")
+        with programs.connect(server.port) as peer:
+            mine = "{}:{}".format(*peer.getsockname())
+            peer.sendall(local + b"x")
+            programs.finish_sending(peer)
+            said = programs.read_all(peer).decode()
+            tap.check("proxy_echo: LOCAL keeps the socket's own addresses",
+                      said == f"client {mine} to 127.0.0.1:{server.port} v2 local\nx", said)
+        ends_well("proxy_echo: SIGTERM", server.stop(), 20)
+    with example("proxy_echo", "--trusted", "10.0.0.0/8") as server:
+        said = greeted(server.port, PROXY_LINE)
+        line = server.wait_line("closed")
+        tap.check("proxy_echo: a header from outside the trusted networks is refused",
+                  said == b"RESET" and line.endswith(": proxy_untrusted"), f"{said} {line}")
+    with example("proxy_echo", "--versions", "v2") as server:
+        said = greeted(server.port, PROXY_LINE)
+        line = server.wait_line("closed")
+        tap.check("proxy_echo: version 1 where only 2 is taken is refused", said == b"RESET" and
+                  line.endswith(": proxy_invalid(PROXY version not accepted here)"), line)
+
+
+# ---- chat ----------------------------------------------------------------------------------------
+
+def test_chat(members=48, rounds=5):
+    with example("chat", "--workers", "4", "--connections", "256") as server:
+        peers = [programs.connect(server.port) for _ in range(members)]
+        everybody_is_in(peers)
+        for turn in range(rounds):
+            for at, peer in enumerate(peers):
+                peer.sendall(f"{at} says {turn}\n".encode())
+        wrong = []
+        for at, peer in enumerate(peers):
+            said = [programs.read_line(peer) for _ in range((members - 1) * rounds)]
+            by_member = {other: [] for other in range(members) if other != at}
+            for line in said:
+                by_member[int(line.split()[0])].append(line)
+            if any(lines != [f"{other} says {turn}" for turn in range(rounds)]
+                   for other, lines in by_member.items()):
+                wrong.append(at)
+        tap.check(f"chat: each of {members} gets every line of the others, in their order",
+                  wrong == [], wrong)
+        for peer in peers:
+            peer.close()
+        ends_well("chat: SIGTERM with 4 workers", server.stop(), 2)
+
+
+def everybody_is_in(peers):
+    """A line only reaches who is in: ask until each member has heard the first one."""
+    waiting = set(range(1, len(peers)))
+
+    def all_heard():
+        peers[0].sendall(b"0 calls\n")
+        for at in list(waiting):
+            peers[at].settimeout(0.05)
+            try:
+                programs.read_line(peers[at])
+                waiting.discard(at)
+            except TimeoutError:
+                pass
+        return not waiting
+
+    programs.until(all_heard)
+    peers[0].sendall(b"0 begins\n")
+    for peer in peers[1:]:
+        peer.settimeout(programs.SECONDS_MAX)
+        while programs.read_line(peer) != "0 begins":
+            pass
+
+
+def test_chat_slow_reader(lines=3000):
+    """Who does not read misses lines, in bounded memory, and stops nobody else."""
+    with example("chat", "--workers", "2") as server:
+        deaf, speaker, reader = (programs.connect(server.port) for _ in range(3))
+        everybody_is_in([speaker, reader, deaf])
+        line = b"x" * 500 + b"\n"
+        counted = spoken = 0
+        while counted < lines and spoken < 10 * lines:
+            speaker.sendall(line)
+            spoken += 1
+            said = programs.read_line(reader)
+            missed = re.fullmatch(r"\* missed (\d+) lines", said)
+            counted += int(missed[1]) if missed else 1
+        tap.check("chat: a reader is not held up by one who does not read",
+                  counted >= lines, f"{counted} of {spoken}")
+        for peer in (deaf, speaker, reader):
+            peer.close()
+        ends_well("chat: SIGTERM after a slow reader", server.stop(), 2)
+
+
+# ---- own_loop ------------------------------------------------------------------------------------
+
+def wakes(server):
+    line = server.wait_line("wake-ups")
+    return int(line.split()[1]) if line else None
+
+
+def test_own_loop():
+    with example("own_loop", "--tick-ms", "1000") as server:
+        wakes(server)
+        idle = wakes(server)
+        tap.check("own_loop: idle for 1 s, 0 wake-ups", idle == 0, idle)
+        with programs.connect(server.port) as peer:
+            peer.sendall(b"hello")
+            tap.check("own_loop: echoes", programs.read_exactly(peer, 5) == b"hello")
+            busy = wakes(server)
+            tap.check("own_loop: an exchange wakes it", busy is not None and 0 < busy < 10, busy)
+            idle = wakes(server)
+            tap.check("own_loop: a quiet connection for 1 s, 0 wake-ups", idle == 0, idle)
+        started = time.monotonic()
+        ends_well("own_loop: SIGTERM", server.stop(), 20)
+        tap.check("own_loop: ends at once with nothing to finish",
+                  time.monotonic() - started < 1, time.monotonic() - started)
+
+
+# ---- udp_echo ------------------------------------------------------------------------------------
+
+def test_udp_echo():
+    with example("udp_echo") as server, \
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.settimeout(programs.SECONDS_MAX)
+        peer.connect(("127.0.0.1", server.port))
+        for count in (1, 0, 1400, 16_448):
+            sent = os.urandom(count)
+            peer.send(sent)
+            tap.check(f"udp_echo: a datagram of {count} bytes", peer.recv(70_000) == sent)
+        peer.send(b"x" * 16_449)  # does not fit: dropped, and the next one is not harmed
+        peer.send(b"after")
+        tap.check("udp_echo: one that was cut is not sent back", peer.recv(70_000) == b"after")
+        code, lines, errors = server.stop()
+        tap.check("udp_echo: SIGTERM, all counted", code == 0 and errors == "" and
+                  lines[-1] == "udp_echo: datagrams in 6, out 5", f"{code} {lines} {errors}")
+
+
+# ---- drain and stop ------------------------------------------------------------------------------
+
+def test_drain():
+    """SIGTERM: the door shuts, what is under way is finished, quiet ones end at once."""
+    with example("own_loop", "--drain-ms", "15000") as server:
+        quiet = programs.connect(server.port)
+        quiet.sendall(b"q")
+        programs.read_exactly(quiet, 1)
+        busy = programs.connect(server.port)
+        busy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sent = send_until_stuck(busy)
+        server.send_signal(signal.SIGTERM)
+        tap.check("drain: a quiet connection ends at once", programs.read_all(quiet) == b"")
+        tap.check("drain: the door is shut", refused(server.port))
+        tap.check("drain: it waits for what is under way", server.process.poll() is None)
+        programs.finish_sending(busy)
+        got = programs.read_all(busy)
+        tap.check("drain: what is under way is finished", got == bytes(len(sent)) and got == sent,
+                  f"{len(got)} of {len(sent)}")
+        ends_well("drain: exit code 0", server.end(), 50)
+    with example("own_loop", "--drain-ms", "300") as server:
+        stuck = programs.connect(server.port)
+        send_until_stuck(stuck)
+        started = time.monotonic()
+        ended = server.stop()
+        took = time.monotonic() - started
+        ends_well("drain: its deadline ends what never finishes", ended, 50)
+        tap.check("drain: not before its deadline", 0.3 <= took < 5, took)
+
+
+def send_until_stuck(peer):
+    """Sends zeros without reading the echo until nothing moves any more."""
+    peer.setblocking(False)
+    sent = 0
+
+    def stuck():
+        nonlocal sent
+        before = sent
+        try:
+            while True:
+                sent += peer.send(bytes(65_536))
+        except BlockingIOError:
+            return sent == before and sent > 0
+
+    quiet_rounds = 0
+    while quiet_rounds < 10:
+        quiet_rounds = quiet_rounds + 1 if stuck() else 0
+        programs.until(lambda: False, 0.02)
+    peer.settimeout(programs.SECONDS_MAX)
+    return bytes(sent)
+
+
+def refused(port):
+    """True once a new client is turned away, by the system or by a reset."""
+    def turned_away():
+        try:
+            with programs.connect(port, seconds=1) as late:
+                late.sendall(b"x")
+                return programs.read_all(late) in (b"", b"RESET")
+        except OSError:
+            return True
+    return programs.until(turned_away)
+
+
+def test_stop():
+    for name, first in (("own_loop", b"x"), ("proxy_echo", PROXY_LINE), ("chat", b"x")):
+        with example(name) as server, programs.connect(server.port) as peer:
+            peer.sendall(first)
+            programs.until(lambda: False, 0.05)
+            server.send_signal(signal.SIGINT)
+            said = programs.read_all(peer)
+            tap.check(f"{name}: SIGINT resets what is open", said.endswith(b"RESET"), said)
+            ends_well(f"{name}: SIGINT ends it with exit code 0", server.end(), 20)
+
+
+programs.raise_descriptor_limit(2 * CLIENTS + 200)
+test_echo()
+test_proxy_echo()
+test_chat()
+test_chat_slow_reader()
+test_own_loop()
+test_udp_echo()
+test_drain()
+test_stop()
+tap.finish()
