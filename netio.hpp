@@ -959,8 +959,10 @@ public:
                 if (!take_gap(used, gap)) {
                     return false;
                 }
-            } else if (used == 16 || !take(':')) {
+            } else if (used == 16) {
                 return false;
+            } else {
+                ++at_;
             }
         }
         return spread(found, used, gap, out);
@@ -998,12 +1000,14 @@ private:
         return value <= 255;
     }
 
+    /// The first colon is there.
     constexpr bool take_gap(std::size_t used, std::size_t& gap) noexcept {
-        if (gap != no_gap || !take(':') || !take(':')) {
+        if (gap != no_gap) {
             return false;
         }
+        ++at_;
         gap = used;
-        return true;
+        return take(':');
     }
 
     constexpr bool take_group(std::uint32_t& out) noexcept {
@@ -1748,11 +1752,12 @@ public:
         return node(index).due;
     }
 
-    /// Moves the wheel's time to `now` and fires at most `most` nodes that are due, in the order of
-    /// their ticks, within a tick in the order of arming; late ones come first. Each is disarmed,
-    /// then `fire(index)` is called: it returns `done`, or the later tick for which the node is
-    /// armed again, or has armed it itself. A node armed inside a callback for a tick already
-    /// passed fires at the next call. A clock that went backwards is taken as one that stood.
+    /// Moves the wheel's time to `now` and fires at most `most` nodes that are due: first those that
+    /// were late when they were armed, then in the order of ticks; those of one tick come in no
+    /// promised order. Each is disarmed, then `fire(index)` is called: it returns `done`, or the
+    /// later tick for which the node is armed again, or has armed it itself. A node armed inside a
+    /// callback for a tick already passed fires at the next call. A clock that went backwards is
+    /// taken as one that stood.
     ///
     /// Returns how many were fired. As many as `most`, or a next_due that is not after `now`, says
     /// that the rest waits for the next call. At most `most` nodes are moved to a lower level
@@ -4217,8 +4222,8 @@ public:
         : out_(out.first(out.size() < limits.bytes_max ? out.size() : limits.bytes_max)),
           limits_(limits),
           no_room_(out.size() < limits.bytes_max ? error::full : error::rpc_limit) {
-        // A level is written when it opens and read only while open, which compilers can't see: they
-        // are told that the levels may hold something. Clearing them costs more than an envelope.
+        // A level is written when it opens and read only while open, which compilers can't see:
+        // they are told that something may stand there. Clearing it would cost 10 ns.
         NETIO_KEEP_STORES(levels_);
     }
     writer(const writer&) = delete;
@@ -4330,6 +4335,7 @@ private:
 
 /// The next `fixed` + `rest` bytes, or null. Compared one by one, so that no sum can wrap.
 NETIO_INLINE std::byte* writer::claim(std::size_t fixed, std::size_t rest) noexcept {
+    NETIO_ASSERT_SLOW(at_ <= end_);
     const auto room = static_cast<std::size_t>(end_ - at_);
     if (NETIO_UNLIKELY(room < fixed || room - fixed < rest)) {
         return refuse(no_room_);
@@ -4384,7 +4390,7 @@ inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::
     return *this;
 }
 
-/// The bytes behind a new argument's kind byte, which it writes; or null.
+/// The bytes behind the next argument's kind byte, which it writes; or null.
 NETIO_INLINE std::byte* writer::argument_head(argument_tag tag, std::size_t fixed,
                                               std::size_t rest) noexcept {
     if (NETIO_UNLIKELY(arguments_left_ == 0 || open_ != 0)) {
@@ -4400,7 +4406,7 @@ NETIO_INLINE std::byte* writer::argument_head(argument_tag tag, std::size_t fixe
     return at + 1;
 }
 
-/// The bytes behind a new item's tag, which it writes; or null.
+/// The bytes behind the next item's tag, which it writes; or null.
 NETIO_INLINE std::byte* writer::item_head(value_tag tag, std::size_t fixed,
                                           std::size_t rest) noexcept {
     level& around = levels_[open_ - 1];
@@ -4417,7 +4423,7 @@ NETIO_INLINE std::byte* writer::item_head(value_tag tag, std::size_t fixed,
     return at + 1;
 }
 
-/// The bytes behind a new value's tag, which it writes; or null.
+/// The bytes behind the next value's tag, which it writes; or null.
 NETIO_INLINE std::byte* writer::value_head(value_tag tag, std::size_t fixed,
                                            std::size_t rest) noexcept {
     if (open_ != 0) {
@@ -4568,7 +4574,7 @@ inline writer& writer::payload(bytes content) noexcept {
     return *this;
 }
 
-/// The first bytes of a new descriptor, or null.
+/// The first bytes of the next descriptor, or null.
 inline std::byte* writer::descriptor_head(std::size_t fixed, std::size_t rest) noexcept {
     if (stage_ == stage::arguments) {
         payload({});
@@ -4589,9 +4595,10 @@ inline error writer::descriptor_error(const descriptor_fields& fields) const noe
     }
     bool good = !fields.methods.empty() && fields.spend.valid() &&
                 (!fields.has_path || detail::utf8_valid(fields.path));
-    for (std::size_t index = 0; good && index < fields.methods.size(); ++index) {
-        good = detail::utf8_valid(fields.methods[index]) &&
-               (index == 0 || detail::text_before(fields.methods[index - 1], fields.methods[index]));
+    const std::span<const std::string_view> methods = fields.methods;
+    for (std::size_t index = 0; good && index < methods.size(); ++index) {
+        good = detail::utf8_valid(methods[index]) &&
+               (index == 0 || detail::text_before(methods[index - 1], methods[index]));
     }
     return good ? error::none : error::rpc_capability_table;
 }
@@ -4644,6 +4651,7 @@ inline writer& writer::copy_descriptor(const capability_descriptor& from) noexce
 
 /// What was written, as far as the rules of the kinds ask for it.
 inline envelope writer::facts() const noexcept {
+    NETIO_ASSERT(capabilities_at_ >= envelope_bytes_min - 4 + payload_bytes_);
     envelope out;
     out.kind = static_cast<envelope_kind>(out_[5]);
     out.request_id = detail::load_little<std::uint64_t>(out_.data() + 8);
@@ -4669,9 +4677,11 @@ inline std::size_t writer::finish() noexcept {
     if (why_ != error::none) {
         return 0;
     }
+    NETIO_ASSERT(open_ == 0);
     const bool plain = arguments_count_ == 0 && capabilities_count_ == 0;
     out_[detail::version_offset] = plain ? detail::version_published : detail::version_profile;
     detail::store_little(out_.data() + capabilities_at_, capabilities_count_);
+    NETIO_ASSERT_SLOW(decode(out_.first(offset(at_)), limits_).why == error::none);
     return offset(at_);
 }
 
@@ -6317,6 +6327,7 @@ inline constexpr errno_row errno_table[] = {
     // Only a unix connect to a listener whose queue is full shows this one to a user.
     {EAGAIN, "EAGAIN", error::address_in_use},
     {EADDRNOTAVAIL, "EADDRNOTAVAIL", error::address_unavailable},
+    {EDESTADDRREQ, "EDESTADDRREQ", error::address_invalid},
     {ENODEV, "ENODEV", error::address_unavailable},
     {ENXIO, "ENXIO", error::address_unavailable},
     {ENOENT, "ENOENT", error::address_unavailable},
@@ -6345,7 +6356,6 @@ inline constexpr errno_row errno_table[] = {
     {EISCONN, "EISCONN", error::os_failure},
     {EALREADY, "EALREADY", error::os_failure},
     {EINPROGRESS, "EINPROGRESS", error::os_failure},
-    {EDESTADDRREQ, "EDESTADDRREQ", error::os_failure},
     {EEXIST, "EEXIST", error::os_failure},
     {EFAULT, "EFAULT", error::os_failure},
     {EINTR, "EINTR", error::os_failure},
@@ -6413,7 +6423,7 @@ inline socklen_t to_socket_address(const endpoint& from, socket_address& to) noe
 /// What the system reported; family none if it reported nothing netio knows.
 inline endpoint to_endpoint(const socket_address& from, socklen_t size) noexcept {
     endpoint out;
-    if (size < sizeof(sa_family_t)) {
+    if (size < offsetof(sockaddr, sa_family) + sizeof(sa_family_t)) {
         return out;
     }
     if (from.any.sa_family == AF_INET && size >= sizeof(from.ipv4)) {
@@ -6815,34 +6825,52 @@ struct epoll_connection {
 };
 static_assert(sizeof(epoll_connection) == 40, "the budget of a connection in a backend");
 
-/// How many accepts or datagrams to try for one readiness. A try that finds nothing is a system
-/// call for nothing, so a lone client is tried for once; a batch that came full and left more
-/// doubles the next one; one that ran dry is cut to what this burst really was.
+/// How many accepts or datagrams to try for one readiness. A try that finds nothing is a wasted
+/// system call, so a lone client is tried for once. Ready again in the very next wait after a batch
+/// that came full: the batch doubles, for there may be a queue. Where that was wrong (a peer that
+/// asks, is answered and asks again looks the same) it takes longer until the next attempt.
 struct epoll_batch {
     std::uint32_t size;       // 0 means 1, so that all-zero is the beginning
-    std::uint32_t last_wait;  // kernel wait in which a batch came full
-    std::uint32_t burst;      // found in a row of such waits
+    std::uint32_t last_wait;  // the kernel wait in which a batch came full
+    std::uint32_t burst;      // found since the batch began to double
+    std::uint16_t streak;     // ready in so many waits in a row, each time for a full batch
+    std::uint8_t patience;    // how many of them to let pass before the batch doubles
+    bool doubled : 1;
+    bool grown : 1;  // a doubled batch came full: this is a queue
 
     std::uint32_t begin(std::uint32_t kernel_wait, std::uint32_t size_max) noexcept {
-        if (size == 0) {
-            size = 1;
-        }
-        if (burst != 0 && last_wait + 1 == kernel_wait) {
+        size = size == 0 ? 1 : size;
+        if (last_wait + 1 != kernel_wait || burst == 0) {
+            end_burst();
+        } else if (++streak > patience) {
+            streak = patience;
+            doubled = true;
             size = size * 2 < size_max ? size * 2 : size_max;
-        } else if (burst != 0 && last_wait != kernel_wait) {
-            burst = 0;
         }
         return size;
     }
     void came_full(std::uint32_t kernel_wait, std::uint32_t found) noexcept {
         last_wait = kernel_wait;
-        burst += found;
+        burst = doubled ? burst + found : found;
+        if (doubled) {
+            grown = true;
+            patience = 0;
+        }
     }
     void ran_dry(std::uint32_t found, std::uint32_t size_max) noexcept {
-        const std::uint32_t whole = burst + found;
+        const std::uint32_t whole = grown ? burst + found : found;
         size = whole == 0 ? 1 : whole < size_max ? whole : size_max;
-        burst = 0;
+        if (doubled && !grown && patience < patience_max) {
+            patience = static_cast<std::uint8_t>(2 * patience + 1);
+        }
+        end_burst();
     }
+    void end_burst() noexcept {
+        burst = streak = 0;
+        doubled = grown = false;
+    }
+
+    static constexpr std::uint8_t patience_max = 63;
 };
 
 struct epoll_listener {
@@ -7027,7 +7055,10 @@ public:
 
     void stop_accept(token who) noexcept {
         listener& at = listener_of(who);
-        NETIO_ASSERT(at.flags == attached && at.generation == who.generation());
+        if (at.flags == 0) {
+            return;  // it failed, and the caller has not looked at that event yet
+        }
+        NETIO_ASSERT(at.generation == who.generation());
         forget(at);
     }
 
@@ -7090,8 +7121,11 @@ public:
 
     void stop_receive(token who) noexcept {
         connection& at = connection_of(who);
-        NETIO_ASSERT((at.flags & receiving) != 0);
-        NETIO_ASSERT((at.flags & (closing | result_disarmed)) == 0);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & result_disarmed) == 0);
+        if ((at.flags & receiving) == 0) {
+            return;  // it has ended, and the caller has not looked at that event yet
+        }
         if ((at.flags & starved) != 0) {
             unlink_starved(who.index() + 1);
         }
@@ -10387,7 +10421,7 @@ private:
         while (!list.empty()) {
             const std::size_t comma = list.find(',');
             std::string_view item = list.substr(0, comma);
-            list = comma == std::string_view::npos ? std::string_view{} : list.substr(comma + 1);
+            list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
             while (!item.empty() && item.front() == ' ') {
                 item.remove_prefix(1);
             }
