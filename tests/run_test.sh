@@ -33,6 +33,8 @@ is "--list names the steps" 0 "bazel" --list
 
 script tidy.py 'exit 0'
 is "a job that exits with 0 passes" 0 "1 passed, 0 failed" --only tidy
+script tidy.py 'kill -9 $PPID'
+is "a job that is killed is a failure" 1 "0 passed, 1 failed" --only tidy
 script tidy.py 'echo broken; exit 3'
 is "a job that exits with 3 fails" 1 "0 passed, 1 failed" --only tidy
 
