@@ -4,6 +4,8 @@
 
 #include "tests/base_test.cpp"
 #include "tests/buffer_pool_test.cpp"
+#include "tests/conformance_epoll_test.cpp"
+#include "tests/conformance_simulator_test.cpp"
 #include "tests/crc32c_test.cpp"
 #include "tests/endpoint_test.cpp"
 #include "tests/envelope_test.cpp"
@@ -14,4 +16,5 @@
 #include "tests/server_test.cpp"
 #include "tests/simulator_test.cpp"
 #include "tests/slab_test.cpp"
+#include "tests/socket_posix_test.cpp"
 #include "tests/wheel_test.cpp"

@@ -80,3 +80,11 @@ example '// g++ -std=c++20 -O2 -I. examples/b.cpp -o a'
 is "a first line that builds another file fails" 1 "0 passed, 1 failed" --only examples
 example '// an example'
 is "no command in the first line fails" 1 "0 passed, 1 failed" --only examples
+
+# Where nothing can be installed it says what is missing.
+mkdir -p "$tree/bin"
+for program in bash dirname nproc mkdir id tail sed; do
+    ln -sf "$(command -v "$program")" "$tree/bin/$program"
+done
+PATH=$tree/bin is "without apt-get it names what is missing" 1 \
+    "tests/run: missing, by the names of their Debian packages: g++ clang *" --only tidy

@@ -36,7 +36,7 @@ BANNED_IN_PARTS = re.compile(
     r"\b(?:throw|try|catch|dynamic_cast|typeid|thread_local)\b|"
     r"#\s*include\s*<(?:iostream|ostream|istream|sstream|fstream|memory|functional|string|vector|"
     r"map|unordered_map|deque|list|set|chrono|thread|mutex|regex|locale|format|any|future)>")
-COMMAND = re.compile(r"// (?:c|g|clang)\+\+ ")
+COMMAND = re.compile(r"// (?:(?:c|g|clang)\+\+|expects:) ")
 CONTROL = re.compile(r"^\s*(?:else\b|if\b|for\b|while\b|switch\b|do\b|case\b|default\b)")
 SCOPE = re.compile(r"\b(?:namespace|struct|class|union|enum)\b[^()]*$|\bextern\s*$|\bconcept\b")
 NOT_A_LIST = re.compile(r"\b(?:alignas|__attribute__|__declspec)\s*\((?:[^()]|\([^()]*\))*\)")
