@@ -84,7 +84,7 @@
 #else
 #define NETIO_HAS_X86_CRC32 0
 #endif
-#if defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#if defined(__aarch64__) && defined(__ARM_FEATURE_CRC32) && !defined(__ARM_BIG_ENDIAN)
 #define NETIO_HAS_ARM_CRC32 1
 #else
 #define NETIO_HAS_ARM_CRC32 0
