@@ -13,13 +13,17 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fcntl.h>
-#include <malloc.h>
 #include <poll.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #define NETIO_HOLDS(condition)                                                                     \
     do {                                                                                           \
@@ -40,11 +44,13 @@ using namespace netio;
 
 /// One open backend over memory and a pool of its own, and a log of its events. A world adds peers.
 ///
-/// A world offers, besides this: `listener` and `port`; `Peer connect()`, where a Peer has send,
-/// arrived (all text read so far), ended, was_reset, shutdown, reset, close, local; `refusing()` and
-/// `outside()` for outgoing connects; `adoptable()`; `client_without_descriptors()`
-/// (it waits in the backlog, and no descriptor is left to accept it with), `descriptors_again()`; `udp` helpers; constants
-/// `suffix`, `counts_heap` and `sigpipe_possible`.
+/// A world offers, besides this: `listener`, `datagrams`; `peer connect()`, where a peer has send,
+/// arrived (all text read so far), ended, was_reset, shutdown, reset, close, local, settle;
+/// `outside()` and `refusing()` to connect to, `outside_peer()` for who came of it; `adoptable()`;
+/// `client_without_descriptors()` (it waits in the backlog, and no descriptor is left to accept it
+/// with) and `descriptors_again()`; `udp_send`, `udp_local`, `udp_arrived`; `handle_fit(handle)`;
+/// `duplicate(handle)`, a second descriptor of a socket; `lingers(peer)`, is the kernel in TIME_WAIT
+/// for us; constants `suffix`, `counts_heap`, `threads`.
 template <class Backend>
 class conformance_rig {
 public:
@@ -77,6 +83,13 @@ public:
             log(out[at]);
         }
         return count;
+    }
+    /// A wait with room for few events.
+    void turn_of(std::size_t events) noexcept {
+        const std::uint32_t count = kernel.wait(std::span(out).first(events), 1'000'000);
+        for (std::uint32_t at = 0; at < count; ++at) {
+            log(out[at]);
+        }
     }
     /// Turns until `done()`, at most so many that a broken backend fails in seconds.
     template <class Done>
@@ -255,6 +268,36 @@ private:
     std::FILE* file_ = nullptr;
     int kept_[2] = {-1, -1};
     long written_ = 0;
+};
+
+/// Bytes of the heap in use, or 0 where nobody can say.
+inline std::size_t conformance_heap_used() noexcept {
+#if defined(__GLIBC__)
+    const struct mallinfo2 all = ::mallinfo2();
+    return all.uordblks + all.hblkhd;
+#else
+    return 0;
+#endif
+}
+
+/// Interrupts system calls a thousand times a second while it lives.
+class conformance_interrupts {
+public:
+    conformance_interrupts() noexcept {
+        struct sigaction mine {};
+        mine.sa_handler = [](int) {};
+        ::sigaction(SIGALRM, &mine, &before_);
+        const itimerval often{{0, 1000}, {0, 1000}};
+        ::setitimer(ITIMER_REAL, &often, nullptr);
+    }
+    ~conformance_interrupts() {
+        const itimerval never{};
+        ::setitimer(ITIMER_REAL, &never, nullptr);
+        ::sigaction(SIGALRM, &before_, nullptr);
+    }
+
+private:
+    struct sigaction before_ {};
 };
 
 inline std::string conformance_pattern(std::size_t count) {
@@ -437,6 +480,30 @@ struct conformance {
         return nullptr;
     }
 
+    static verdict p2_signals(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        const conformance_interrupts often;
+        const std::string whole = conformance_pattern(300'000);
+        std::size_t given = 0;
+        w.kernel.start_receive(a, {}, 1'000'000);
+        NETIO_HOLDS(w.until([&] {
+            given += client.send(std::string_view(whole).substr(given));
+            return w.text[0].size() >= whole.size();
+        }));
+        for (std::uint32_t times = 1; times <= 200; ++times) {
+            w.send(a, as_bytes(whole).first(1000));
+            NETIO_HOLDS(w.until([&] { return sent(w, a, times); }));
+            client.arrived();
+        }
+        peer next;
+        NETIO_PASSES(join(w, b, next));
+        for (const event& each : w.seen) {
+            NETIO_HOLDS(each.kind != event_kind::failed);
+        }
+        return nullptr;
+    }
+
     // --- P3, P4, P5 ---------------------------------------------------------------------------
 
     static verdict p3_last(World& w) {
@@ -517,11 +584,7 @@ struct conformance {
         peer client;
         NETIO_PASSES(join(w, a, client));
         client.send(std::string(5000, 'x'));
-        const auto used = [] {
-            const struct mallinfo2 all = ::mallinfo2();
-            return all.uordblks + all.hblkhd;
-        };
-        const std::size_t before = used();
+        const std::size_t before = conformance_heap_used();
         w.kernel.start_receive(a, {}, 2000);
         const bytes slices[] = {as_bytes("one"), as_bytes("two")};
         w.kernel.start_send(a, slices);
@@ -533,7 +596,7 @@ struct conformance {
                 }
             }
         }
-        NETIO_HOLDS(!World::counts_heap || used() == before);
+        NETIO_HOLDS(!World::counts_heap || conformance_heap_used() == before);
         return nullptr;
     }
     static verdict p7_idle(World& w) {
@@ -673,23 +736,59 @@ struct conformance {
         NETIO_HOLDS(w.count(next, operation::receive, event_kind::received) == 1);
         return nullptr;
     }
-    /// Two connections are ready in one batch; the first one's handler closes the second and puts a
-    /// new one into its slot and its descriptor.
+    /// More is ready than one wait reports; what is left over is closed, and its descriptor is
+    /// another's at once.
     static verdict p11_batch(World& w) {
-        peer old, fresh;
-        NETIO_PASSES(join(w, a, old));
-        NETIO_PASSES(join(w, b, fresh));
-        w.kernel.start_receive(a, {}, 100);
-        old.send("x");
-        old.close();
-        w.kernel.start_close(a, false);
-        NETIO_HOLDS(w.until([&] { return closed(w, a); }));
-        const token next = token::of(a.index(), 2);
-        peer third;
-        NETIO_PASSES(join(w, next, third));
+        std::array<peer, 6> clients;
+        for (std::uint32_t at = 0; at < 6; ++at) {
+            NETIO_PASSES(join(w, token::of(at, 1), clients[at]));
+            w.kernel.start_receive(token::of(at, 1), {}, 1);
+        }
+        w.quiet();
+        for (peer& each : clients) {
+            each.send("x");
+        }
+        w.turn_of(4);
+        std::uint32_t left = 0;
+        while (left < 6 && w.count(token::of(left, 1)) != 0) {
+            ++left;
+        }
+        NETIO_HOLDS(left < 6);
+        w.kernel.start_close(token::of(left, 1), true);
+        socket_handle handle = no_handle;
+        peer fresh = w.adoptable(handle);
+        const token next = token::of(7, 1);
+        NETIO_HOLDS(w.attach(handle, next));
+        w.kernel.start_receive(next, {}, 100);
         w.quiet();
         NETIO_HOLDS(w.count(next) == 0);
+        fresh.send("mine");
+        NETIO_HOLDS(w.until([&] { return w.text[7] == "mine"; }));
         return nullptr;
+    }
+    /// A child that inherited the socket keeps it alive in the kernel; for us it is closed.
+    static verdict p11_duplicate(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        [[maybe_unused]] const auto kept = w.duplicate(w.last(acceptor, operation::accept)->handle);
+        w.kernel.start_receive(a, {}, 100);
+        NETIO_PASSES(close(w, a));
+        const std::uint32_t before = w.count(a);
+        client.send("to a closed one");
+        const int wakes = wakes_in(w, 40'000'000);
+        NETIO_HOLDS(wakes <= 12);
+        NETIO_HOLDS(w.count(a) == before);
+        return nullptr;
+    }
+    /// How often wait returns within a span when it may sleep 10 ms each time.
+    static int wakes_in(World& w, std::uint64_t span_ns) {
+        const std::uint64_t begin = w.kernel.now_ns();
+        int wakes = 0;
+        while (w.kernel.now_ns() - begin < span_ns && wakes < 1000) {
+            w.turn(10'000'000);
+            ++wakes;
+        }
+        return wakes;
     }
     static verdict p12_races(World& w) {
         for (std::uint32_t round = 1; round <= 24; ++round) {
@@ -1045,10 +1144,60 @@ struct conformance {
         NETIO_HOLDS(w.until([&] { return w.text[0] == "still here"; }));
         return nullptr;
     }
+    /// The reply comes long after the peer's end of stream, and whole.
+    static verdict row_half_close(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        w.kernel.start_receive(a, {}, 100);
+        client.send("request");
+        w.quiet();
+        client.shutdown();
+        NETIO_HOLDS(w.until([&] { return w.receive_idle(a); }));
+        NETIO_HOLDS(w.text[0] == "request");
+        w.quiet();
+        const std::string reply = conformance_pattern(200'000);
+        std::size_t given = 0;
+        while (given < reply.size()) {
+            const std::uint32_t before = w.count(a);
+            w.send(a, as_bytes(reply).subspan(given));
+            NETIO_HOLDS(w.until([&] {
+                client.arrived();
+                return w.count(a) > before;
+            }));
+            NETIO_HOLDS(w.last(a, operation::send)->kind == event_kind::sent);
+            given += w.last(a, operation::send)->byte_count;
+        }
+        NETIO_PASSES(close(w, a));
+        NETIO_HOLDS(w.until([&] { return client.ended(); }));
+        NETIO_HOLDS(client.arrived() == reply);
+        return nullptr;
+    }
+    /// Nobody asks about a peer that reset, nor about a connect that failed: no busy loop.
+    static verdict row_wait_reset(World& w) {
+        peer clients[2];
+        NETIO_PASSES(join(w, a, clients[0]));
+        NETIO_PASSES(join(w, b, clients[1]));
+        w.kernel.start_receive(b, {}, 1);
+        clients[1].send("x");
+        NETIO_HOLDS(w.kernel.start_connect({w.refusing(), {}}, {}, c));
+        NETIO_HOLDS(w.until([&] { return w.receive_idle(b) && w.count(c) == 1; }));
+        clients[0].reset();
+        clients[1].shutdown();
+        NETIO_HOLDS(wakes_in(w, 60'000'000) <= 14);
+        w.kernel.start_receive(a, {}, 1);
+        w.kernel.start_receive(b, {}, 1);
+        NETIO_HOLDS(w.until([&] { return w.receive_idle(a) && w.count(b) == 2; }));
+        NETIO_HOLDS(w.last(a, operation::receive)->kind == event_kind::failed);
+        NETIO_HOLDS(w.last(b, operation::receive)->kind == event_kind::ended);
+        NETIO_HOLDS(wakes_in(w, 60'000'000) <= 14);
+        return nullptr;
+    }
     static verdict row_close(World& w) {
         peer clients[2];
         NETIO_PASSES(join(w, a, clients[0]));
         NETIO_PASSES(join(w, b, clients[1]));
+        w.kernel.start_receive(a, {}, 100);
+        w.kernel.start_receive(b, {}, 100);
         w.send(a, as_bytes("all of it"));
         NETIO_HOLDS(w.until([&] { return sent(w, a); }));
         NETIO_PASSES(close(w, a, false));
@@ -1057,6 +1206,7 @@ struct conformance {
         NETIO_HOLDS(!clients[0].was_reset());
         NETIO_PASSES(close(w, b, true));
         NETIO_HOLDS(w.until([&] { return clients[1].was_reset(); }));
+        NETIO_HOLDS(!w.lingers(clients[1]));
         return nullptr;
     }
     static verdict row_close_handle(World& w) {
@@ -1145,6 +1295,24 @@ struct conformance {
         NETIO_HOLDS(w.until([&] { return w.seen.size() == 2; }));
         return nullptr;
     }
+    static verdict row_wake_thread(World& w) {
+        if (!World::threads) {
+            return nullptr;
+        }
+        for (int round = 0; round < 200; ++round) {
+            const std::size_t before = w.seen.size();
+            std::thread other([&] { w.kernel.wake(); });
+            const std::uint64_t start = w.kernel.now_ns();
+            while (w.seen.size() == before && w.kernel.now_ns() - start < 5'000'000'000) {
+                w.turn(5'000'000'000);
+            }
+            other.join();
+            NETIO_HOLDS(w.kernel.now_ns() - start < 2'000'000'000);
+            NETIO_HOLDS(w.seen.back().kind == event_kind::woken);
+            w.turn(0);
+        }
+        return nullptr;
+    }
     static verdict row_wait_handle(World& w) {
         const socket_handle handle = w.kernel.wait_handle();
         const auto readable = [&] {
@@ -1184,6 +1352,7 @@ struct conformance {
             {"P2", "each client is accepted once", p2_accept},
             {"P2", "a connect gives one event", p2_connect},
             {"P2", "a close gives one event", p2_close},
+            {"P2", "interrupted calls are no failures", p2_signals},
             {"P3", "closed is the last event, with operations outstanding", p3_last},
             {"P4", "bytes come in order", p4_order},
             {"P5", "no event from inside a start call", p5_start},
@@ -1194,13 +1363,14 @@ struct conformance {
             {"P9", "no SIGPIPE", p9_sigpipe},
             {"P10", "a partial send is reported truly", p10_truth},
             {"P11", "a stale token never resurfaces after closed", p11_reuse},
-            {"P11", "a reused descriptor keeps nothing of its last owner", p11_batch},
+            {"P11", "a reused descriptor gets nothing of its last owner's", p11_batch},
+            {"P11", "a descriptor that lives on in a child is silent", p11_duplicate},
             {"P12", "cancel races deliver at most once and give the buffer back", p12_races},
             {"P13", "after stop_accept no connection is lost", p13_accepts},
             {"P14", "data and end at once, receive outstanding", p14_armed},
             {"P14", "data and end before any receive", p14_unarmed},
             {"P14", "data, then a reset, before any receive", p14_reset},
-            {"listen", "port 0 is resolved, a taken port and a foreign address refused", row_listen},
+            {"listen", "port 0 is resolved; a taken port, a foreign address refused", row_listen},
             {"listen", "reuse_port lets two listen on one port", row_listen_together},
             {"listen", "a unix path serves a stream", row_unix},
             {"open", "close gives handles up and open works again", row_open_close},
@@ -1208,7 +1378,7 @@ struct conformance {
             {"start_accept", "out of descriptors: one failure, then off", row_no_descriptors},
             {"stop_accept", "the failure may be unread", row_stop_after_failure},
             {"start_connect", "bytes both ways", row_connect},
-            {"start_connect", "a failed one is closed like any other, then the slot is free", row_connect_again},
+            {"start_connect", "a failed one is closed like any other", row_connect_again},
             {"start_connect", "may be closed meanwhile", row_connect_closed},
             {"attach", "takes a descriptor of the user's own", row_adopt},
             {"release", "gives the handle back unclosed", row_release},
@@ -1217,12 +1387,15 @@ struct conformance {
             {"stop_receive", "the last event may be unread", row_stop_receive_late},
             {"start_send", "eight slices in order", row_send},
             {"end_send", "the peer sees the end and can still send", row_end_send},
+            {"end_send", "a reply after the peer's end arrives whole", row_half_close},
             {"start_close", "orderly after the data, abort by reset", row_close},
             {"close_handle", "orderly or by reset", row_close_handle},
             {"start_receive_from", "datagrams whole, empty and cut", row_datagram},
             {"start_send_to", "sent, or failed when too long", row_send_to},
             {"wait", "0 returns, a time-out is not early and no busy loop", row_wait},
+            {"wait", "a reset or ended peer nobody asks about: no busy loop", row_wait_reset},
             {"wake", "coalesces and is used up", row_wake},
+            {"wake", "from another thread, just before or inside wait", row_wake_thread},
             {"wait_handle", "is readable when woken", row_wait_handle},
             {"available", "and the sizes it asks for", row_limits},
         };

@@ -50,6 +50,7 @@ public:
     using suite_world = conformance_sim_world;
     using peer = conformance_sim_peer;
     static constexpr bool counts_heap = false;
+    static constexpr bool threads = false;
 
     explicit conformance_sim_world(const sim_options& how) : conformance_sim_network(how) {
         opened = open();
@@ -73,6 +74,8 @@ public:
         net.options.descriptors_max = net.descriptors_open();
         return connect();
     }
+    int duplicate(socket_handle) const { return 0; }
+    bool lingers(const peer&) const { return false; }
     void descriptors_again() { net.options.descriptors_max = 1'000'000; }
     void close_listener() { simulator::close_handle(listener); }
     std::string unix_path() const { return "/run/one.socket"; }

@@ -124,6 +124,7 @@ public:
     using suite_world = conformance_socket_world;
     using peer = conformance_socket_peer;
     static constexpr bool counts_heap = true;
+    static constexpr bool threads = true;
     static constexpr const char* suffix = Backend::name;
 
     conformance_socket_world() {
@@ -192,6 +193,26 @@ public:
         none.rlim_cur = static_cast<rlim_t>(free);
         ::setrlimit(RLIMIT_NOFILE, &none);
         return client;
+    }
+    /// Closed when the result goes.
+    peer duplicate(socket_handle handle) const { return peer(::dup(static_cast<int>(handle))); }
+    /// Is our side of the connection to `client` in TIME_WAIT?
+    bool lingers(const peer& client) const {
+        std::FILE* const table = std::fopen("/proc/net/tcp", "re");
+        if (table == nullptr) {
+            return false;
+        }
+        const unsigned local_port = Backend::local_of(listener).value.port;
+        bool found = false;
+        char line[256];
+        while (std::fgets(line, sizeof(line), table) != nullptr) {
+            unsigned local = 0, remote = 0, status = 0;
+            found = found || (std::sscanf(line, " %*d: %*[^:]:%x %*[^:]:%x %x", &local, &remote,
+                                          &status) == 3 &&
+                              local == local_port && remote == client.local().port && status == 6);
+        }
+        std::fclose(table);
+        return found;
     }
     void descriptors_again() { ::setrlimit(RLIMIT_NOFILE, &limit_); }
     void close_listener() {

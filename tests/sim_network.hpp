@@ -203,7 +203,8 @@ struct sim_error {
 };
 inline constexpr sim_error sim_receive_errors[] = {
     {error::connection_reset, 104, "ECONNRESET"}, {error::timed_out, 110, "ETIMEDOUT"},
-    {error::host_unreachable, 113, "EHOSTUNREACH"}, {error::network_unreachable, 101, "ENETUNREACH"},
+    {error::host_unreachable, 113, "EHOSTUNREACH"},
+    {error::network_unreachable, 101, "ENETUNREACH"},
     {error::network_down, 100, "ENETDOWN"}, {error::kernel_memory_empty, 12, "ENOMEM"},
     {error::os_failure, 5, "EIO"}};
 inline constexpr sim_error sim_send_errors[] = {
@@ -220,7 +221,8 @@ inline constexpr sim_error sim_accept_errors[] = {{error::kernel_memory_empty, 1
                                                   {error::os_failure, 22, "EINVAL"}};
 inline constexpr sim_error sim_connect_errors[] = {
     {error::connection_refused, 111, "ECONNREFUSED"}, {error::timed_out, 110, "ETIMEDOUT"},
-    {error::host_unreachable, 113, "EHOSTUNREACH"}, {error::network_unreachable, 101, "ENETUNREACH"},
+    {error::host_unreachable, 113, "EHOSTUNREACH"},
+    {error::network_unreachable, 101, "ENETUNREACH"},
     {error::connection_reset, 104, "ECONNRESET"}, {error::permission_denied, 13, "EACCES"},
     {error::address_unavailable, 99, "EADDRNOTAVAIL"}};
 inline constexpr sim_error sim_start_errors[] = {{error::kernel_memory_empty, 12, "ENOMEM"},
@@ -544,7 +546,10 @@ public:
     void enqueue(std::uint32_t listener, std::uint32_t end) noexcept;
     void wake_acceptors(std::uint32_t listener) noexcept;
     sim_answer answer_of(const endpoint& where, std::string_view path) const noexcept;
-    std::uint16_t free_port() noexcept { return next_port_ == 0 ? next_port_ = 32768 : next_port_++; }
+    std::uint16_t free_port() noexcept {
+        next_port_ = next_port_ == 0 ? std::uint16_t{32768} : next_port_;
+        return next_port_++;
+    }
     bool descriptor_free() const noexcept { return descriptors_ < options.descriptors_max; }
     void count_descriptor(int change) noexcept {
         descriptors_ = static_cast<std::uint32_t>(static_cast<int>(descriptors_) + change);

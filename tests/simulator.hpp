@@ -1,5 +1,5 @@
 // A backend over the network of tests/sim_network.hpp: the contract of docs/contract.md with every
-// liberty it grants used, every precondition asserted, and faults from a seed. Test code: uses heap.
+// liberty it grants used, every precondition asserted, and faults from a seed. Uses heap.
 #ifndef NETIO_TESTS_SIMULATOR_HPP
 #define NETIO_TESTS_SIMULATOR_HPP
 
@@ -120,7 +120,7 @@ private:
         sim_error connect_problem{error::none, 0, ""};
         endpoint target{};
         std::string target_path;
-        // receive: outstanding until its last event was delivered; armed while more may be performed
+        // receive: outstanding until its last event was delivered; armed while more may come
         bool receiving = false;
         bool armed = false;
         bool receive_over = false;
@@ -260,14 +260,10 @@ inline const char* simulator::os_name(int code) noexcept {
         }
         return nullptr;
     };
-    for (std::span<const sim_error> in :
-         {std::span<const sim_error>(sim_receive_errors), std::span<const sim_error>(sim_send_errors),
-          std::span<const sim_error>(sim_skipped_errors),
-          std::span<const sim_error>(sim_accept_errors),
-          std::span<const sim_error>(sim_connect_errors),
-          std::span<const sim_error>(sim_start_errors),
-          std::span<const sim_error>(sim_send_to_errors),
-          std::span<const sim_error>(sim_other_errors)}) {
+    const std::span<const sim_error> tables[] = {
+        sim_receive_errors, sim_send_errors,  sim_skipped_errors, sim_accept_errors,
+        sim_connect_errors, sim_start_errors, sim_send_to_errors, sim_other_errors};
+    for (std::span<const sim_error> in : tables) {
         if (const char* found = find(in)) {
             return found;
         }
