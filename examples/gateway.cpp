@@ -4,33 +4,33 @@
 //
 //     gateway --listen 127.0.0.1:7000 --to 127.0.0.1:8000 [--proxy-in off|required]
 //             [--trusted 10.0.0.0/8] [--proxy-out off|v2] [--connections N] [--workers N]
-//             [--buffers N] [--memory BYTES] [--drain-ms N]
+//             [--buffers N] [--idle-ms N] [--write-ms N] [--memory BYTES] [--drain-ms N]
 //
 // Pairs. Each client that comes gets one connection to `--to`, on the same worker, so both ends are
 // touched by one thread. The client is paused until the other end is there; if that fails it is
 // reset. 64 bytes of state in each end name the other one; an id that outlived its connection finds
 // nothing, so neither end can be mistaken for another.
 //
-// Bytes. A received buffer is not read here: `move_input_to` hands it to the other end's output, and
-// it goes back to the pool when the kernel took its last byte. The exception are at most 536 bytes
-// that came in one segment with a PROXY header.
+// Bytes. A received buffer is not read here: `move_input_to` hands it to the other end's output,
+// and it goes back to the pool when the kernel took its last byte. The exception are at most 536
+// bytes that came in one segment with a PROXY header.
 //
-// Backpressure. An end whose output is full refuses the move. The bytes stay where they are, and the
-// end they came from is paused: nothing is received from it, its kernel buffer fills, and TCP slows
-// its peer down. When the slow end has room, `on_writable` resumes the other. So a pair holds
-// at most connection_output_buffers_max buffers and one for each direction, whoever is slow.
+// Backpressure. An end whose output is full refuses the move. The bytes stay where they are, and
+// the end they came from is paused: nothing is received from it, its kernel buffer fills, and TCP
+// slows its peer down. When the slow end has room, `on_writable` resumes the other. So each
+// direction holds at most connection_output_buffers_max buffers and one more, whoever is slow.
 //
-// Half-close. The end of one stream comes after its last byte (`on_end`), and `end` on the other side
-// flushes what was moved before it sends its FIN: order is kept, and the other direction goes on. A
-// pair is gone when both have ended. A reset is passed on as a close behind everything received, for
-// a peer that answers and resets has still answered; what broke a deadline is reset.
+// Half-close. The end of one stream comes after its last byte (`on_end`), and `end` on the other
+// side flushes what was moved before it sends its FIN: order is kept, and the other direction goes
+// on. A pair is gone when both have ended. A reset is passed on as a close behind everything
+// received, for a peer that answers and resets has still answered; what broke a deadline is reset.
 //
-// PROXY. `--proxy-in required` takes versions 1 and 2 (from `--trusted` networks only, if given), and
-// `--proxy-out v2` writes a header that names the client: LOCAL for LOCAL, both addresses in one
-// family, no TLVs.
+// PROXY. `--proxy-in required` takes versions 1 and 2 (from `--trusted` networks only, if given),
+// and `--proxy-out v2` writes a header that names the client: LOCAL for LOCAL, both addresses in
+// one family, no TLVs.
 //
 // SIGTERM drains: no new pairs; those under way have until `--drain-ms`, and end sooner if they are
-// quiet for a second, for nobody but their peers knows whether they are done. SIGINT stops at once.
+// quiet for a second, for only their peers know whether they are done. SIGINT stops at once.
 #include "netio.hpp"
 
 #include "examples/options.hpp"
@@ -166,6 +166,8 @@ struct choice {
     std::uint32_t connections = 1024;
     std::uint32_t workers = 1;
     std::uint32_t buffers = 512;
+    std::uint32_t idle_ms = 60'000;
+    std::uint32_t write_ms = 30'000;
     std::uint32_t memory_bytes = 0;
     std::uint32_t drain_ms = 10'000;
 };
@@ -180,6 +182,8 @@ bool read_choice(int count, char** words, choice& out) noexcept {
         {.flag = "--connections", .number = &out.connections, .least = 1, .most = 1'000'000},
         {.flag = "--workers", .number = &out.workers, .least = 1, .most = 255},
         {.flag = "--buffers", .number = &out.buffers, .least = 2, .most = 1'000'000},
+        {.flag = "--idle-ms", .number = &out.idle_ms, .least = 0, .most = 86'400'000},
+        {.flag = "--write-ms", .number = &out.write_ms, .least = 0, .most = 86'400'000},
         {.flag = "--memory", .number = &out.memory_bytes, .least = 1, .most = 0xFFFFFFFF},
         {.flag = "--drain-ms", .number = &out.drain_ms, .least = 0, .most = 3'600'000},
     };
@@ -230,6 +234,8 @@ int main(int count, char** words) {
 
     netio::deadlines times;
     times.read_ms = quiet_ms;
+    times.idle_ms = chosen.idle_ms;
+    times.write_ms = chosen.write_ms;
     server.outgoing({.times = times});
     char address[netio::endpoint_text_max];
     netio::listen_options where;

@@ -14,7 +14,7 @@ import tap
 NAMES = ("gateway", "proxy_echo", "chat", "own_loop", "udp_echo")
 FLAGS = {
     "gateway": "--listen --to --proxy-in --trusted --proxy-out --connections --workers --buffers "
-               "--memory --drain-ms",
+               "--idle-ms --write-ms --memory --drain-ms",
     "proxy_echo": "--listen --trusted --versions --memory --drain-ms",
     "chat": "--listen --workers --connections --memory --drain-ms",
     "own_loop": "--listen --tick-ms --memory --drain-ms",
