@@ -37,7 +37,7 @@ struct wheel_heads {
     static constexpr std::uint32_t ready_list = late_list + 1;
     static constexpr std::uint32_t list_count = ready_list + 1;
 
-    std::uint64_t summary;                         // bit w: words[w] is not 0
+    std::uint64_t summary;                        // bit w: words[w] is not 0
     std::uint64_t words[(list_count + 63) / 64];  // bit per list: it is not empty
     wheel_node lists[list_count];
 };
@@ -56,8 +56,8 @@ static_assert(wheel_heads::upper_shift + 6 * wheel_heads::upper_levels == 64);
 /// most 64 ticks after it stands in the list of exactly its tick; any other stands in the lowest
 /// level whose lists reach to its tick. The position never jumps over a list that holds something:
 /// one of level 0 is moved aside to be fired, one of a higher level is taken apart into lower
-/// levels just before its first tick. The bits make empty stretches cost nothing, so a jump of the clock
-/// costs what is due, not what has passed.
+/// levels just before its first tick. The bits make empty stretches cost nothing, so a jump of the
+/// clock costs what is due, not what has passed.
 class wheel {
     using heads = detail::wheel_heads;
 
@@ -203,9 +203,9 @@ public:
 
 private:
     // A link is index + 1 of the neighbour, or this bit and the number of the list at its two ends.
-    // Never 0 while the node is armed. A list is a ring that runs through a node of its own: `next` is
-    // its first, `prev` its last, and `due`, while it holds something, is no later than any due in
-    // it (a cancel leaves it too early). Empty, its links are 0 or lead to itself.
+    // Never 0 while the node is armed. A list is a ring that runs through a node of its own: `next`
+    // is its first, `prev` its last, and `due`, while it holds something, is no later than any due
+    // in it (a cancel leaves it too early). Empty, its `next` is 0 or leads to itself.
     static constexpr std::uint32_t list_mark = 0x80000000;
 
     /// A list that is to be taken apart, and the first tick of its stretch.
@@ -218,7 +218,9 @@ private:
         NETIO_ASSERT_SLOW(index < count_);
         return *reinterpret_cast<wheel_node*>(first_ + stride_ * index);
     }
-    wheel_node& list_at(std::uint32_t list_index) const noexcept { return heads_->lists[list_index]; }
+    wheel_node& list_at(std::uint32_t list_index) const noexcept {
+        return heads_->lists[list_index];
+    }
 
     /// The node or list that a link leads to, without a branch: which it is can't be guessed.
     wheel_node& link_at(std::uint32_t link) const noexcept {
