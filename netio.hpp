@@ -1626,14 +1626,6 @@ static_assert(sizeof(wheel_node) == 16);
 
 namespace detail {
 
-/// The first and last node of a list as index + 1, both 0 when it is empty. While it is not,
-/// `earliest` is no later than any due in it; a cancel leaves it too early.
-struct wheel_list {
-    std::uint64_t earliest;
-    std::uint32_t first;
-    std::uint32_t last;
-};
-
 /// Geometry, chosen by measurement. Level 0 has a list for each of the next 64 ticks. Level 1 has
 /// 1,024 lists, each as wide as level 0: at a millisecond a tick it reaches 65 s, past every
 /// default deadline, so that a timer is moved once, at most 64 ticks before it fires and thus still
@@ -1652,9 +1644,9 @@ struct wheel_heads {
     static constexpr std::uint32_t ready_list = late_list + 1;
     static constexpr std::uint32_t list_count = ready_list + 1;
 
-    std::uint64_t summary;                      // bit w: words[w] is not 0
-    std::uint64_t words[(list_count + 63) / 64]; // bit per list: it is not empty
-    wheel_list lists[list_count];
+    std::uint64_t summary;                        // bit w: words[w] is not 0
+    std::uint64_t words[(list_count + 63) / 64];  // bit per list: it is not empty
+    wheel_node lists[list_count];
 };
 static_assert(wheel_heads::middle_lists == 16 * 64, "next_middle turns 16 bits of the summary");
 static_assert(wheel_heads::upper_shift + 6 * wheel_heads::upper_levels == 64);
@@ -1671,11 +1663,10 @@ static_assert(wheel_heads::upper_shift + 6 * wheel_heads::upper_levels == 64);
 /// most 64 ticks after it stands in the list of exactly its tick; any other stands in the lowest
 /// level whose lists reach to its tick. The position never jumps over a list that holds something:
 /// one of level 0 is moved aside to be fired, one of a higher level is taken apart into lower
-/// levels just before its first tick. The bits make empty stretches cost nothing, so a jump of the clock
-/// costs what is due, not what has passed.
+/// levels just before its first tick. The bits make empty stretches cost nothing, so a jump of the
+/// clock costs what is due, not what has passed.
 class wheel {
     using heads = detail::wheel_heads;
-    using list = detail::wheel_list;
 
 public:
     /// The tick that never comes: a node armed for it stays armed.
@@ -1774,7 +1765,7 @@ public:
         std::uint32_t fired = 0;
         std::uint32_t moves_left = most;
         for (;;) {
-            while (fired < most && list_at(heads::ready_list).first != 0) {
+            while (fired < most && holds(list_at(heads::ready_list))) {
                 const std::uint32_t index = pop_ready();
                 ++fired;
                 const std::uint64_t later = fire(index);
@@ -1797,18 +1788,18 @@ public:
         if (armed_ == 0) {
             return never;
         }
-        if (list_at(heads::late_list).first != 0 || list_at(heads::ready_list).first != 0) {
+        if (holds(list_at(heads::late_list)) || holds(list_at(heads::ready_list))) {
             return 0;
         }
         std::uint64_t earliest = next_tick();
         const stretch middle = next_middle();
         if (middle.start < earliest) {
-            const std::uint64_t found = list_at(middle.list_index).earliest;
+            const std::uint64_t found = list_at(middle.list_index).due;
             earliest = found < earliest ? found : earliest;
         }
         for (std::uint32_t left = upper_filled(); left != 0; left &= left - 1) {
             const stretch upper = next_upper(static_cast<std::uint32_t>(std::countr_zero(left)));
-            const std::uint64_t found = list_at(upper.list_index).earliest;
+            const std::uint64_t found = list_at(upper.list_index).due;
             earliest = found < earliest ? found : earliest;
         }
         return earliest;
@@ -1819,7 +1810,9 @@ public:
 
 private:
     // A link is index + 1 of the neighbour, or this bit and the number of the list at its two ends.
-    // Never 0 while the node is armed.
+    // Never 0 while the node is armed. A list is a ring that runs through a node of its own: `next`
+    // is its first, `prev` its last, and `due`, while it holds something, is no later than any due
+    // in it (a cancel leaves it too early). Empty, its `next` is 0 or leads to itself.
     static constexpr std::uint32_t list_mark = 0x80000000;
 
     /// A list that is to be taken apart, and the first tick of its stretch.
@@ -1832,7 +1825,20 @@ private:
         NETIO_ASSERT_SLOW(index < count_);
         return *reinterpret_cast<wheel_node*>(first_ + stride_ * index);
     }
-    list& list_at(std::uint32_t list_index) const noexcept { return heads_->lists[list_index]; }
+    wheel_node& list_at(std::uint32_t list_index) const noexcept {
+        return heads_->lists[list_index];
+    }
+
+    /// The node or list that a link leads to, without a branch: which it is can't be guessed.
+    wheel_node& link_at(std::uint32_t link) const noexcept {
+        const bool is_list = (link & list_mark) != 0;
+        std::byte* const first = is_list ? reinterpret_cast<std::byte*>(heads_->lists) : first_;
+        const std::size_t stride = is_list ? sizeof(wheel_node) : stride_;
+        const std::uint32_t index = is_list ? link & ~list_mark : link - 1;
+        return *reinterpret_cast<wheel_node*>(first + stride * index);
+    }
+    /// Does the list hold a node? Neither 0 nor a mark does.
+    static bool holds(const wheel_node& list) noexcept { return list.next - 1 < list_mark - 1; }
 
     static std::uint32_t shift_of(std::uint32_t upper_level) noexcept {
         return heads::upper_shift + 6 * upper_level;
@@ -1862,40 +1868,28 @@ private:
     }
 
     void append(wheel_node& added, std::uint32_t index, std::uint32_t list_index) noexcept {
-        list& into = list_at(list_index);
+        wheel_node& list = list_at(list_index);
         added.next = list_mark | list_index;
-        const std::uint32_t last = into.last;
-        into.last = index + 1;
-        if (last == 0) {
+        if (!holds(list)) {
             added.prev = list_mark | list_index;
-            into.first = index + 1;
-            into.earliest = added.due;
+            list = {added.due, index + 1, index + 1};
             mark_filled(list_index);
             return;
         }
-        added.prev = last;
-        node(last - 1).next = index + 1;
-        into.earliest = added.due < into.earliest ? added.due : into.earliest;
+        added.prev = list.prev;
+        node(list.prev - 1).next = index + 1;
+        list.prev = index + 1;
+        list.due = added.due < list.due ? added.due : list.due;
     }
 
     /// Takes a node out of its list; its own links keep their old values.
-    void unlink(wheel_node& taken) noexcept {
-        const std::uint32_t next = taken.next;
-        const std::uint32_t prev = taken.prev;
-        const bool is_last = (next & list_mark) != 0;
-        const bool is_first = (prev & list_mark) != 0;
-        if (!is_last) {
-            node(next - 1).prev = prev;
-        } else {
-            list_at(next & ~list_mark).last = is_first ? 0 : prev;
-        }
-        if (!is_first) {
-            node(prev - 1).next = next;
-        } else {
-            list_at(prev & ~list_mark).first = is_last ? 0 : next;
-        }
-        if (is_first && is_last) {
-            mark_empty(next & ~list_mark);
+    void unlink(const wheel_node& taken) noexcept {
+        wheel_node& before = link_at(taken.prev);
+        wheel_node& after = link_at(taken.next);
+        before.next = taken.next;
+        after.prev = taken.prev;
+        if (&before == &after) {  // the list itself: it was the only one
+            mark_empty(taken.next & ~list_mark);
         }
     }
 
@@ -1914,35 +1908,35 @@ private:
 
     /// Appends a whole list to the one that is being fired.
     void take_aside(std::uint32_t list_index) noexcept {
-        list& from = list_at(list_index);
-        if (from.first == 0) {
+        wheel_node& list = list_at(list_index);
+        if (!holds(list)) {
             return;
         }
-        list& ready = list_at(heads::ready_list);
-        node(from.last - 1).next = list_mark | heads::ready_list;
-        if (ready.last == 0) {
-            node(from.first - 1).prev = list_mark | heads::ready_list;
-            ready.first = from.first;
-        } else {
-            node(from.first - 1).prev = ready.last;
-            node(ready.last - 1).next = from.first;
-        }
-        ready.last = from.last;
-        from.first = 0;
-        from.last = 0;
+        constexpr std::uint32_t mark = list_mark | heads::ready_list;
+        wheel_node& ready = list_at(heads::ready_list);
+        const std::uint32_t last = holds(ready) ? ready.prev : mark;
+        node(list.next - 1).prev = last;
+        node(list.prev - 1).next = mark;
+        link_at(last).next = list.next;
+        ready.prev = list.prev;
+        clear(list, list_index);
+    }
+
+    void clear(wheel_node& list, std::uint32_t list_index) noexcept {
+        list = {0, 0, 0};
         mark_empty(list_index);
     }
 
+    /// Unlinks and disarms the first node of those aside. Its `prev` is known, so this is quicker
+    /// than unlink.
     std::uint32_t pop_ready() noexcept {
-        list& ready = list_at(heads::ready_list);
-        const std::uint32_t index = ready.first - 1;
+        wheel_node& ready = list_at(heads::ready_list);
+        const std::uint32_t index = ready.next - 1;
         wheel_node& popped = node(index);
-        if ((popped.next & list_mark) != 0) {
-            ready.first = 0;
-            ready.last = 0;
-        } else {
-            ready.first = popped.next;
-            node(popped.next - 1).prev = list_mark | heads::ready_list;
+        const std::uint32_t next = popped.next;
+        ready.next = next;
+        if ((next & list_mark) == 0) {
+            node(next - 1).prev = list_mark | heads::ready_list;
         }
         popped.next = 0;
         popped.prev = 0;
@@ -1977,13 +1971,13 @@ private:
     /// Moves the nodes of a higher level's list to where they belong, seen from the tick before its
     /// stretch. May stop halfway: all stays true, and the next call goes on.
     bool take_apart(std::uint32_t list_index, std::uint32_t& moves_left) noexcept {
-        list& from = list_at(list_index);
-        std::uint32_t link = from.first;
+        wheel_node& list = list_at(list_index);
+        std::uint32_t link = list.next;
         while ((link & list_mark) == 0) {
             const std::uint32_t index = link - 1;
             wheel_node& moved = node(index);
             if (moves_left == 0) {
-                from.first = link;
+                list.next = link;
                 moved.prev = list_mark | list_index;
                 return false;
             }
@@ -1992,9 +1986,7 @@ private:
             NETIO_ASSERT(moved.due > position_);
             place(moved, index);
         }
-        from.first = 0;
-        from.last = 0;
-        mark_empty(list_index);
+        clear(list, list_index);
         return true;
     }
 
