@@ -167,7 +167,7 @@ TEST_CASE("only listed proxies are believed, and strangers are not read at all")
     });
 }
 
-TEST_CASE("LOCAL keeps the real addresses and goes on; health checks that say nothing end quietly") {
+TEST_CASE("LOCAL keeps the real addresses and goes on; silent health checks end quietly") {
     server_proxy_on_both([](bool proactor) {
         world w(proactor);
         w.handler.open = [](netio::connection& c) {
@@ -247,7 +247,7 @@ TEST_CASE("versions can be restricted") {
     CHECK(w.handler.opened == 1);
 }
 
-TEST_CASE("536 bytes of header need no buffer; more needs a listener that allows it and a free one") {
+TEST_CASE("536 bytes of header need no buffer; more needs a listener that allows it") {
     server_proxy_on_both([](bool proactor) {
         netio::limits sizes = small_limits;
         sizes.buffer_bytes = 8192;
