@@ -1,4 +1,4 @@
-// PROXY headers as a server meets them: required, split, late, forged, long, and the quota they use.
+// PROXY headers as a server meets them: required, split, late, forged, long, and their quota.
 #include "tests/server_world.hpp"
 
 namespace {
