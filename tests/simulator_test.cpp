@@ -343,3 +343,36 @@ TEST_CASE("simulator: wait ends where the test wants to act") {
     REQUIRE(net.due_words().size() == 1);
     CHECK(net.due_words()[0] == 42);
 }
+
+TEST_CASE("simulator: clients that fail in accept are skipped, the others all arrive") {
+    sim_options options;
+    options.with(sim_fault::accept_skipped, 512);
+    sim_network net(sim_chooser(3), options);
+    simulator_rig rig(net);
+    const socket_handle listener = simulator::listen({loopback_ipv4(0), {}}, {}).handle;
+    const std::uint16_t port = simulator::local_of(listener).value.port;
+    REQUIRE(rig.kernel.start_accept(listener, token::of(0, 1)));
+    std::vector<sim_peer> clients;
+    for (int each = 0; each < 100; ++each) {
+        clients.push_back(net.connect(port));
+    }
+    std::size_t accepted = 0;
+    while (rig.wait(1'000'000) != 0) {
+        for (std::uint32_t at = 0; at < rig.count; ++at) {
+            REQUIRE(rig.events[at].kind == event_kind::accepted);
+            ++accepted;
+        }
+    }
+    const auto skipped = static_cast<std::size_t>(net.counts.of(sim_fault::accept_skipped));
+    CHECK(skipped > 20);
+    CHECK(accepted == 100 - skipped);
+    for (error why : {error::connection_aborted, error::network_down, error::permission_denied,
+                      error::os_failure}) {
+        CHECK(net.counts.errors[static_cast<std::size_t>(why)] > 0);
+    }
+    CHECK(static_cast<std::size_t>(std::count_if(clients.begin(), clients.end(), [](auto& each) {
+              return each.was_reset();
+          })) == skipped);
+    rig.kernel.stop_accept(token::of(0, 1));
+    simulator::close_handle(listener);
+}
