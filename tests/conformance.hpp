@@ -49,8 +49,8 @@ using namespace netio;
 /// `outside()` and `refusing()` to connect to, `outside_peer()` for who came of it; `adoptable()`;
 /// `client_without_descriptors()` (it waits in the backlog, and no descriptor is left to accept it
 /// with) and `descriptors_again()`; `udp_send`, `udp_local`, `udp_arrived`; `handle_fit(handle)`;
-/// `duplicate(handle)`, a second descriptor of a socket; `lingers(peer)`, is the kernel in TIME_WAIT
-/// for us; constants `suffix`, `counts_heap`, `threads`.
+/// `duplicate(handle)`, a second descriptor of a socket; `lingers(peer)`, is the kernel in
+/// TIME_WAIT for us; constants `suffix`, `counts_heap`, `threads`.
 template <class Backend>
 class conformance_rig {
 public:

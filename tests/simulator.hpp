@@ -114,6 +114,7 @@ private:
         bool known = false;
         bool closing = false;
         bool abort = false;
+        bool close_waits = false;
         // connect
         progress connecting = progress::idle;
         bool connect_failed = false;
@@ -200,6 +201,15 @@ private:
         if (broken(sim_break::p12_keeps_buffer) && of.into.empty() && of.armed && readable(of)) {
             pool_->take(side::input);
         }
+    }
+    /// What was on its way is reported: now `closed` may come.
+    bool join(std::uint32_t slot) noexcept {
+        stream& of = streams_[slot];
+        if (of.close_waits) {
+            of.close_waits = false;
+            bag(thing::close, slot, of.serial);
+        }
+        return true;
     }
     void cancel_receive(stream& of) noexcept;
     void cancel_send(stream& of, std::uint32_t slot) noexcept;
@@ -1251,7 +1261,7 @@ inline bool simulator::run_close(std::uint32_t slot, event& out) noexcept {
     stream& of = streams_[slot];
     if (of.arrivals_count != 0 || of.sending != progress::idle ||
         of.connecting != progress::idle) {
-        net_->later(net_->now_ns() + 1, this, owner_word(thing::close), slot, of.serial);
+        of.close_waits = true;  // for the last of them, see join
         return false;
     }
     sim_require(!of.held || slices_hash(of) == of.send_hash,
@@ -1400,13 +1410,13 @@ inline bool simulator::run(const bagged& what, event& out) noexcept {
     const std::uint32_t slot = what.slot;
     switch (what.what) {
     case thing::receive:
-        return streams_[slot].serial == what.serial && run_receive(slot, out);
+        return streams_[slot].serial == what.serial && run_receive(slot, out) && join(slot);
     case thing::send:
-        return streams_[slot].serial == what.serial && run_send(slot, out);
+        return streams_[slot].serial == what.serial && run_send(slot, out) && join(slot);
     case thing::close:
         return streams_[slot].serial == what.serial && run_close(slot, out);
     case thing::connect:
-        return streams_[slot].serial == what.serial && run_connect(slot, out);
+        return streams_[slot].serial == what.serial && run_connect(slot, out) && join(slot);
     case thing::accept:
         return acceptors_[slot].serial == what.serial && run_accept(slot, out);
     case thing::accepted:
