@@ -1,8 +1,8 @@
 // clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -I. fuzz/wheel_fuzz.cpp -o fuzz.out
 //
 // The timing wheel against a list that is searched in full. Bytes choose arms, cancels, jumps of
-// the clock, bounds, and what callbacks do. A node must fire at the first expire at or after its tick
-// and at no other, in the order of ticks, whatever was armed or cancelled meanwhile.
+// the clock, bounds, and what callbacks do. A node must fire at the first expire at or after its
+// tick and at no other, in the order of ticks, whatever was armed or cancelled meanwhile.
 #include "netio.hpp"
 
 #include <cstdint>

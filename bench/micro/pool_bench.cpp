@@ -1,7 +1,7 @@
 // g++ -std=c++20 -O2 -I. bench/micro/pool_bench.cpp -lbenchmark_main -lbenchmark -lpthread
 //
-// What it costs to take a buffer and give it back: with wiping against memset of the same bytes, and
-// without either. Beside them the slab and the post queue.
+// What it costs to take a buffer and give it back: with wiping against memset of the same bytes,
+// and without either. Beside them the slab and the post queue.
 #include "netio.hpp"
 
 #include <benchmark/benchmark.h>
