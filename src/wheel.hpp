@@ -137,8 +137,8 @@ public:
     }
 
     /// Moves the wheel's time to `now` and fires at most `most` nodes that are due: first those
-    /// that were late when they were armed, then in the order of ticks; those of one tick come in no
-    /// promised order. Each is disarmed, then `fire(index)` is called: it returns `done`, or the
+    /// that were late when they were armed, then in the order of ticks; those of one tick come in
+    /// no promised order. Each is disarmed, then `fire(index)` is called: it returns `done`, or the
     /// later tick for which the node is armed again, or has armed it itself. A node armed inside a
     /// callback for a tick already passed fires at the next call. A clock that went backwards is
     /// taken as one that stood.
