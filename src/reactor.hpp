@@ -736,7 +736,8 @@ private:
         c.unset(flags::data_due);
         const bytes in = c.input();
         if (!in.empty()) {
-            c.unset(flags::refused);
+            // `refused` stays: it may be another connection that was refused our output, and only
+            // on_writable tells it of room.
             core_.moved_bytes = 0;
             const std::size_t consumed = handler_.on_data(c, in);
             after_callback();

@@ -12,6 +12,7 @@
 #include "tests/epoll_test.cpp"
 #include "tests/post_queue_test.cpp"
 #include "tests/proxy_test.cpp"
+#include "tests/relay_test.cpp"
 #include "tests/server_proxy_test.cpp"
 #include "tests/server_test.cpp"
 #include "tests/simulator_test.cpp"
