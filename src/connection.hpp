@@ -73,7 +73,8 @@ using output_words = std::uint64_t[output_pieces_max];
 struct listener_entry {
     socket_handle handle;
     std::atomic<std::uint32_t> open_count;
-    std::atomic<std::uint32_t> in_service;
+    std::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
+    std::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
     std::uint32_t connections_max;
     std::uint32_t header_max;
     std::uint32_t trusted_first;

@@ -1166,14 +1166,54 @@ private:
         if (w_.stopping || w_.draining) {
             return;
         }
-        const socket_handle handle = core_.shared->listeners[listener].handle;
-        const os_status started = w_.backend.start_accept(handle, token::of(listener, 1));
+        detail::listener_entry& from = core_.shared->listeners[listener];
+        if (!w_.watches[listener].held && !hold(from)) {
+            return;
+        }
+        w_.watches[listener].held = true;
+        const os_status started = w_.backend.start_accept(from.handle, token::of(listener, 1));
         w_.watches[listener].accepting = static_cast<bool>(started);
         if (!started) {
             event e;
             e.why = started.why;
             e.os_code = started.os_code;
             rest(listener, e);
+        }
+    }
+
+    /// A listener is open as long as somebody holds it: a worker that comes late finds it closed
+    /// rather than a descriptor that is somebody else's by then.
+    static bool hold(detail::listener_entry& of) noexcept {
+        std::uint32_t held = of.holds.load(std::memory_order_acquire);
+        while (held != 0) {
+            if (of.holds.compare_exchange_weak(held, held + 1, std::memory_order_acq_rel)) {
+                return true;
+            }
+        }
+        return false;
+    }
+    static void let_go(detail::listener_entry& of) noexcept {
+        if (of.holds.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+            Backend::close_handle(of.handle, false);
+        }
+    }
+
+    /// No more accepts here. The last worker to say so closes the listener: the system refuses new
+    /// clients then, who would otherwise wait in its queue for the end of this process.
+    void leave_listener(std::uint32_t listener) noexcept {
+        detail::listener_watch& watch = w_.watches[listener];
+        detail::listener_entry& from = core_.shared->listeners[listener];
+        watch.resting = false;
+        if (watch.accepting) {
+            watch.accepting = false;
+            w_.backend.stop_accept(token::of(listener, 1));
+        }
+        if (watch.held) {
+            watch.held = false;
+            let_go(from);
+        }
+        if (from.server_holds.exchange(0, std::memory_order_acq_rel) != 0) {
+            let_go(from);
         }
     }
 
@@ -1184,11 +1224,7 @@ private:
             w_.accept_stopped = 1;
             w_.next_resume_ms = wheel::never;
             for (std::uint32_t at = 0; at < listener_count(); ++at) {
-                w_.watches[at].resting = false;
-                if (w_.watches[at].accepting) {
-                    w_.watches[at].accepting = false;
-                    w_.backend.stop_accept(token::of(at, 1));
-                }
+                leave_listener(at);
             }
         }
     }

@@ -126,7 +126,8 @@ public:
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
-        entry.in_service.store(1, std::memory_order_relaxed);
+        entry.server_holds.store(1, std::memory_order_relaxed);
+        entry.holds.store(1, std::memory_order_relaxed);
         entry.is_unix = !wanted.unix_path.empty();
         shared_->listener_count.store(index + 1, std::memory_order_release);
         shared_->listeners_version.fetch_add(1, std::memory_order_release);
@@ -143,7 +144,8 @@ public:
     }
     /// Where a listener is bound: its port when 0 was asked for.
     endpoint local(listener_id id = {}) const noexcept {
-        return id.index < listener_total()
+        return id.index < listener_total() && shared_->listeners[id.index].holds.load(
+                                                  std::memory_order_acquire) != 0
                    ? Backend::local_of(shared_->listeners[id.index].handle).value
                    : endpoint{};
     }
@@ -383,7 +385,9 @@ private:
             }
         }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
-            Backend::close_handle(shared_->listeners[at].handle, false);
+            if (shared_->listeners[at].holds.load(std::memory_order_acquire) != 0) {
+                Backend::close_handle(shared_->listeners[at].handle, false);
+            }
         }
         for (std::uint32_t at = 0; sockets_ != nullptr && at < sizes_.datagram_sockets_max; ++at) {
             if (sockets_[at].in_use) {

@@ -27,6 +27,7 @@ struct timer_entry {
 /// A worker's view of one listener.
 struct listener_watch {
     bool accepting;
+    bool held;                   // counted in the listener's holds
     bool resting;                // after an error: starts again at `resume_ms`
     std::uint32_t pause_ms;      // doubles while errors follow each other
     std::uint64_t resume_ms;

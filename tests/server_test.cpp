@@ -796,9 +796,11 @@ TEST_CASE("drain closes idle ones at once, lets an exchange finish, and ends the
         CHECK(idle.finished());
         CHECK_FALSE(busy.finished());
         CHECK(w.handler.count("drain") == 3);
-        w.net.connect(w.port);
+        const sim_peer late = w.net.connect(w.port);
         busy.send("finish");
         w.pump();
+        CHECK_FALSE(late.open());  // the listener is closed: nobody waits in its queue
+        CHECK(w.server->local() == netio::endpoint{});
         CHECK(busy.take_text() == "done");
         CHECK(busy.finished());
         idle.close();
