@@ -138,6 +138,16 @@ def read_all(of):
     return bytes(whole)
 
 
+def turned_away(port, sent=b""):
+    """What a client of its own hears after `sent`; a reset at any moment is the text RESET."""
+    try:
+        with connect(port) as client:
+            client.sendall(sent)
+            return read_all(client)
+    except ConnectionError:
+        return b"RESET"
+
+
 def read_exactly(of, count):
     whole = bytearray()
     while len(whole) < count:
