@@ -1743,9 +1743,9 @@ public:
         return node(index).due;
     }
 
-    /// Moves the wheel's time to `now` and fires at most `most` nodes that are due: first those that
-    /// were late when they were armed, then in the order of ticks; those of one tick come in no
-    /// promised order. Each is disarmed, then `fire(index)` is called: it returns `done`, or the
+    /// Moves the wheel's time to `now` and fires at most `most` nodes that are due: first those
+    /// that were late when they were armed, then in the order of ticks; those of one tick come in
+    /// no promised order. Each is disarmed, then `fire(index)` is called: it returns `done`, or the
     /// later tick for which the node is armed again, or has armed it itself. A node armed inside a
     /// callback for a tick already passed fires at the next call. A clock that went backwards is
     /// taken as one that stood.
@@ -2515,9 +2515,13 @@ struct header {
     bytes destination_path;
     tlv_list tlvs;
 
-    /// Not constexpr on purpose: it makes g++ store member by member where it would else clear
-    /// 112 bytes with a string instruction, which takes longer than the whole parse.
-    header() noexcept {}
+    /// Cleared in two halves: g++ clears one block of this size with a string instruction, which
+    /// takes longer than the whole parse.
+    header() noexcept {
+        std::byte* const at = reinterpret_cast<std::byte*>(this);
+        std::memset(at, 0, 64);
+        std::memset(at + 64, 0, sizeof(header) - 64);
+    }
 
     /// True if `source` is a client's IP address, false where the socket's own has to do.
     constexpr bool names_client() const noexcept {
@@ -5239,7 +5243,8 @@ using output_words = std::uint64_t[output_pieces_max];
 struct listener_entry {
     socket_handle handle;
     std::atomic<std::uint32_t> open_count;
-    std::atomic<std::uint32_t> in_service;
+    std::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
+    std::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
     std::uint32_t connections_max;
     std::uint32_t header_max;
     std::uint32_t trusted_first;
@@ -8287,6 +8292,7 @@ struct timer_entry {
 /// A worker's view of one listener.
 struct listener_watch {
     bool accepting;
+    bool held;                   // counted in the listener's holds
     bool resting;                // after an error: starts again at `resume_ms`
     std::uint32_t pause_ms;      // doubles while errors follow each other
     std::uint64_t resume_ms;
@@ -9226,7 +9232,8 @@ private:
         c.unset(flags::data_due);
         const bytes in = c.input();
         if (!in.empty()) {
-            c.unset(flags::refused);
+            // `refused` stays: it may be another connection that was refused our output, and only
+            // on_writable tells it of room.
             core_.moved_bytes = 0;
             const std::size_t consumed = handler_.on_data(c, in);
             after_callback();
@@ -9655,14 +9662,54 @@ private:
         if (w_.stopping || w_.draining) {
             return;
         }
-        const socket_handle handle = core_.shared->listeners[listener].handle;
-        const os_status started = w_.backend.start_accept(handle, token::of(listener, 1));
+        detail::listener_entry& from = core_.shared->listeners[listener];
+        if (!w_.watches[listener].held && !hold(from)) {
+            return;
+        }
+        w_.watches[listener].held = true;
+        const os_status started = w_.backend.start_accept(from.handle, token::of(listener, 1));
         w_.watches[listener].accepting = static_cast<bool>(started);
         if (!started) {
             event e;
             e.why = started.why;
             e.os_code = started.os_code;
             rest(listener, e);
+        }
+    }
+
+    /// A listener is open as long as somebody holds it: a worker that comes late finds it closed
+    /// rather than a descriptor that is somebody else's by then.
+    static bool hold(detail::listener_entry& of) noexcept {
+        std::uint32_t held = of.holds.load(std::memory_order_acquire);
+        while (held != 0) {
+            if (of.holds.compare_exchange_weak(held, held + 1, std::memory_order_acq_rel)) {
+                return true;
+            }
+        }
+        return false;
+    }
+    static void let_go(detail::listener_entry& of) noexcept {
+        if (of.holds.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+            Backend::close_handle(of.handle, false);
+        }
+    }
+
+    /// No more accepts here. The last worker to say so closes the listener: the system refuses new
+    /// clients then, who would otherwise wait in its queue for the end of this process.
+    void leave_listener(std::uint32_t listener) noexcept {
+        detail::listener_watch& watch = w_.watches[listener];
+        detail::listener_entry& from = core_.shared->listeners[listener];
+        watch.resting = false;
+        if (watch.accepting) {
+            watch.accepting = false;
+            w_.backend.stop_accept(token::of(listener, 1));
+        }
+        if (watch.held) {
+            watch.held = false;
+            let_go(from);
+        }
+        if (from.server_holds.exchange(0, std::memory_order_acq_rel) != 0) {
+            let_go(from);
         }
     }
 
@@ -9673,11 +9720,7 @@ private:
             w_.accept_stopped = 1;
             w_.next_resume_ms = wheel::never;
             for (std::uint32_t at = 0; at < listener_count(); ++at) {
-                w_.watches[at].resting = false;
-                if (w_.watches[at].accepting) {
-                    w_.watches[at].accepting = false;
-                    w_.backend.stop_accept(token::of(at, 1));
-                }
+                leave_listener(at);
             }
         }
     }
@@ -10045,7 +10088,8 @@ public:
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
-        entry.in_service.store(1, std::memory_order_relaxed);
+        entry.server_holds.store(1, std::memory_order_relaxed);
+        entry.holds.store(1, std::memory_order_relaxed);
         entry.is_unix = !wanted.unix_path.empty();
         shared_->listener_count.store(index + 1, std::memory_order_release);
         shared_->listeners_version.fetch_add(1, std::memory_order_release);
@@ -10062,7 +10106,8 @@ public:
     }
     /// Where a listener is bound: its port when 0 was asked for.
     endpoint local(listener_id id = {}) const noexcept {
-        return id.index < listener_total()
+        return id.index < listener_total() && shared_->listeners[id.index].holds.load(
+                                                  std::memory_order_acquire) != 0
                    ? Backend::local_of(shared_->listeners[id.index].handle).value
                    : endpoint{};
     }
@@ -10302,7 +10347,9 @@ private:
             }
         }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
-            Backend::close_handle(shared_->listeners[at].handle, false);
+            if (shared_->listeners[at].holds.load(std::memory_order_acquire) != 0) {
+                Backend::close_handle(shared_->listeners[at].handle, false);
+            }
         }
         for (std::uint32_t at = 0; sockets_ != nullptr && at < sizes_.datagram_sockets_max; ++at) {
             if (sockets_[at].in_use) {
