@@ -382,3 +382,27 @@ TEST_CASE("a proxied datagram names its client; one without a header is dropped 
         CHECK(w.net.datagrams(peer).size() == 1);
     });
 }
+
+TEST_CASE("ten thousand health checks that connect and close disturb nobody and leave nothing") {
+    world w(false);
+    w.handler.data = [](netio::connection& c, netio::bytes in) { return c.write(in); };
+    w.listen(server_proxy_required);
+    sim_peer client = w.connect();
+    client.send(server_proxy_v1);
+    w.pump();
+    for (int at = 0; at < 10'000; ++at) {
+        sim_peer check = w.net.connect(w.port);
+        check.close();
+        w.pump(3);
+        if (at % 1000 == 0) {
+            client.send("ping");
+            w.pump(3);
+            CHECK(client.take_text() == "ping");
+        }
+    }
+    w.pump();
+    CHECK(w.server->stats().open == 1);
+    CHECK(w.handler.opened == 1);
+    CHECK(w.server->stats().counts.accepted == 10'001);
+    CHECK(w.server->stats().counts.refused == 0);
+}
