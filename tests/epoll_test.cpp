@@ -37,6 +37,8 @@ struct epoll_counting_sys : netio::linux_sys {
     static inline int fail_until = 0;  // and all up to this one
     static inline int fail_code = 0;
     static inline int last_timeout_ms = 0;
+    static inline bool fail_changes = false;      // of the registration
+    static inline void (*on_receive)() = nullptr;  // just before it
 
     static bool enter(epoll_call which) noexcept {
         ++counts[static_cast<int>(which)];
@@ -61,6 +63,8 @@ struct epoll_counting_sys : netio::linux_sys {
         }
         fail_call = epoll_call::count_;
         fail_at = fail_until = 0;
+        fail_changes = false;
+        on_receive = nullptr;
     }
     static int of(epoll_call which) { return counts[static_cast<int>(which)]; }
     static int total() {
@@ -109,6 +113,9 @@ struct epoll_counting_sys : netio::linux_sys {
         return enter(epoll_call::getsockname) ? real::getsockname(of, where, size) : -1;
     }
     static ssize_t receive(int from, void* into, std::size_t count) noexcept {
+        if (on_receive != nullptr) {
+            on_receive();
+        }
         return enter(epoll_call::receive) ? real::receive(from, into, count) : -1;
     }
     static ssize_t receive_message(int from, msghdr* what) noexcept {
@@ -125,6 +132,10 @@ struct epoll_counting_sys : netio::linux_sys {
         return enter(epoll_call::epoll_create) ? real::epoll_create() : -1;
     }
     static int epoll_ctl(int in, int change, int what, epoll_event* wanted) noexcept {
+        if (fail_changes) {
+            errno = ENOSPC;
+            return -1;
+        }
         return enter(epoll_call::epoll_ctl) ? real::epoll_ctl(in, change, what, wanted) : -1;
     }
     static int epoll_wait(int in, epoll_event* out, int count_max, int timeout_ms) noexcept {
@@ -975,6 +986,44 @@ TEST_CASE("epoll serves receives without a buffer first come first served") {
     }
 }
 
+TEST_CASE("epoll lets nobody who comes later have a buffer before those who wait") {
+    epoll_rig rig(3);
+    epoll_door door(rig);
+    std::vector<epoll_client> clients;
+    for (std::uint32_t index = 0; index < 3; ++index) {
+        clients.push_back(door.connect(epoll_who(index)));
+        rig.receive(epoll_who(index));
+    }
+    std::vector<std::uint32_t> taken;
+    while (rig.pool.room(netio::side::input) != 0) {
+        taken.push_back(rig.pool.take(netio::side::input));
+    }
+    for (std::uint32_t index = 0; index < 2; ++index) {
+        clients[index].send("x");
+        rig.quiet();
+    }
+    for (const std::uint32_t buffer : taken) {
+        rig.pool.give(buffer, netio::side::input, 0);
+    }
+    clients[2].send("x");  // ready in the wait that can serve only one of the two
+    rig.backend.wake();
+    rig.wait(0, 4);
+    rig.wait(0, 4);
+    rig.wait(0, 4);
+    std::string order;
+    for (const event& each : rig.seen) {
+        if (each.kind == event_kind::received) {
+            order += std::to_string(each.who.index());
+            rig.text_of(each);
+        }
+    }
+    CHECK(order == "012");
+    rig.seen.clear();
+    for (std::uint32_t index = 0; index < 3; ++index) {
+        rig.close(epoll_who(index));
+    }
+}
+
 TEST_CASE("epoll does not spin while datagrams and bytes wait for a buffer") {
     epoll_rig rig(1);
     const netio::os_handle socket = epoll_backend::open_datagram(netio::loopback_ipv4(0), {});
@@ -1747,6 +1796,170 @@ TEST_CASE("epoll is there on this kernel") {
     CHECK(epoll_backend::available().offered);
     epoll_sys::reset();
     CHECK(epoll_backend::connection_bytes == 40);
+}
+
+// ---- corners
+
+TEST_CASE("epoll stops receives that wait for a buffer") {
+    epoll_rig rig(1);
+    epoll_mailbox mailbox(rig);
+    epoll_door door(rig);
+    epoll_client first = door.connect(epoll_who(0));
+    epoll_client second = door.connect(epoll_who(1));
+    rig.receive(epoll_who(0));
+    first.send("taken");
+    const event taken = rig.until(event_kind::received);
+    rig.receive(epoll_who(1));
+    second.send("kept");
+    rig.wait(epoll_long_ns);
+    {
+        epoll_mailbox other(rig, 1);  // stopped while its datagram waits
+        other.post("lost", other.there);
+        rig.until(event_kind::sent);
+        rig.wait(0);
+        CHECK(rig.seen.empty());
+    }
+    rig.backend.stop_receive(epoll_who(1));
+    CHECK(rig.until(event_kind::received).byte_count == 0);
+    rig.text_of(taken);
+    rig.quiet();
+    CHECK_FALSE(rig.backend.ready());
+    rig.receive(epoll_who(1));
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "kept");
+    rig.close(epoll_who(0));
+    rig.close(epoll_who(1));
+}
+
+TEST_CASE("epoll goes on with a receive of much credit that had waited for a buffer") {
+    epoll_rig rig(1);
+    epoll_door door(rig);
+    epoll_client client = door.connect(epoll_who(0));
+    const std::uint32_t buffer = rig.pool.take(netio::side::input);
+    client.send(std::string(3000, 'x'));
+    rig.receive(epoll_who(0), 3000);
+    rig.quiet();
+    rig.pool.give(buffer, netio::side::input, 0);
+    std::size_t got = 0;
+    while (got < 3000) {
+        got += rig.text_of(rig.until(event_kind::received)).size();
+    }
+    CHECK(got == 3000);
+    rig.close(epoll_who(0));
+}
+
+TEST_CASE("epoll keeps for the next wait what has no room in this one") {
+    epoll_rig rig;
+    epoll_door door(rig);
+    std::vector<epoll_client> clients;
+    for (std::uint32_t index = 0; index < 6; ++index) {
+        clients.push_back(door.connect(epoll_who(index)));
+        clients[index].send("x");
+    }
+    rig.quiet();
+    for (std::uint32_t index = 0; index < 6; ++index) {
+        rig.send(epoll_who(index), "y");
+        if (index != 0) {  // an odd number of events, so that some connection is cut in two
+            rig.receive(epoll_who(index));
+        }
+        if (index % 2 == 0 && index != 0) {
+            rig.backend.stop_receive(epoll_who(index));
+        }
+    }
+    while (rig.seen.size() < 11) {
+        CHECK(rig.wait(0, 4) != 0);
+    }
+    std::uint32_t sent = 0;
+    std::string text;
+    std::uint32_t stopped = 0;
+    for (const event& each : rig.seen) {
+        sent += each.kind == event_kind::sent;
+        if (each.buffer_index != netio::none_index) {
+            text += rig.text_of(each);
+        } else {
+            stopped += each.kind == event_kind::received && each.disarmed;
+        }
+    }
+    rig.seen.clear();
+    rig.quiet();
+    CHECK(sent == 6);
+    CHECK(text == "xxx");
+    CHECK(stopped == 2);
+    for (std::uint32_t index = 0; index < 6; ++index) {
+        rig.close(epoll_who(index));
+    }
+}
+
+TEST_CASE("epoll drops events of listeners and datagram sockets that were stopped meanwhile") {
+    epoll_rig rig;
+    epoll_door door(rig);
+    std::vector<epoll_client> clients;
+    for (std::uint32_t index = 0; index < 4; ++index) {
+        clients.push_back(door.connect(epoll_who(index)));
+        rig.receive(epoll_who(index));
+    }
+    rig.quiet();
+    {
+        epoll_mailbox mailbox(rig);
+        for (epoll_client& client : clients) {
+            client.send("x");
+        }
+        epoll_client late(door.port);
+        mailbox.post("datagram", mailbox.there);  // its `sent` takes no room from the first four
+        CHECK(rig.wait(epoll_long_ns, 4) == 1);
+        CHECK(rig.until(event_kind::sent).byte_count == 8);
+        CHECK(rig.wait(epoll_long_ns, 4) == 4);
+        rig.backend.stop_accept(door.who);
+        door.accepting = false;
+        for (std::uint32_t index = 0; index < 4; ++index) {
+            CHECK(rig.text_of(rig.until(event_kind::received)) == "x");
+        }
+    }
+    rig.quiet();
+    CHECK(rig.backend.stale_count() == 2);
+    for (std::uint32_t index = 0; index < 4; ++index) {
+        rig.close(epoll_who(index));
+    }
+}
+
+TEST_CASE("epoll keeps datagrams in order when there is no room again, and fails what it must") {
+    epoll_rig rig;
+    epoll_mailbox mailbox(rig);
+    epoll_sys::plan(epoll_call::send_to, EAGAIN, 1, 4);
+    mailbox.post("one", mailbox.there, 0);
+    mailbox.post("two", mailbox.there, 1);
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "one");
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "two");
+    rig.seen.clear();
+    rig.quiet();
+    epoll_sys::plan(epoll_call::send_to, EAGAIN);
+    epoll_sys::fail_changes = true;
+    mailbox.post("never", mailbox.there, 0);
+    epoll_sys::fail_changes = false;
+    const event failed = rig.until(event_kind::failed);
+    CHECK(failed.op == operation::send_to);
+    CHECK(failed.os_code == ENOSPC);
+    rig.quiet();
+}
+
+TEST_CASE("epoll does not sleep when it is woken between two looks") {
+    epoll_rig rig(1);
+    epoll_door door(rig);
+    epoll_client client = door.connect(epoll_who(0));
+    const std::uint32_t buffer = rig.pool.take(netio::side::input);
+    client.send("x");
+    rig.receive(epoll_who(0));
+    rig.quiet();
+    rig.pool.give(buffer, netio::side::input, 0);
+    epoll_signalled = &rig.backend;
+    epoll_sys::on_receive = [] { epoll_signalled->wake(); };
+    epoll_sys::plan(epoll_call::receive, EAGAIN);
+    CHECK(rig.wait(netio::forever_ns) == 1);
+    CHECK(rig.out[0].kind == event_kind::woken);
+    CHECK(epoll_sys::of(epoll_call::write_wake) == 0);
+    epoll_sys::on_receive = nullptr;
+    epoll_signalled = nullptr;
+    rig.seen.clear();
+    rig.close(epoll_who(0));
 }
 
 #endif

@@ -60,6 +60,17 @@ struct socket_posix_sys : netio::linux_sys {
         return enter() ? real::set_descriptor_limit(wanted) : -1;
     }
 };
+struct socket_posix_limit_sys : netio::linux_sys {
+    static inline rlimit now{};
+    static int get_descriptor_limit(rlimit& out) noexcept {
+        out = now;
+        return now.rlim_max == 0 ? -1 : 0;
+    }
+    static int set_descriptor_limit(const rlimit& wanted) noexcept {
+        now = wanted;
+        return 0;
+    }
+};
 struct socket_posix_poor_sys : netio::linux_sys {
     static constexpr bool abstract_names = false;
     static constexpr int quick_ack_option = -1;
@@ -483,7 +494,24 @@ TEST_CASE("socket_posix holds nothing after a failure of any of its calls") {
     CHECK(netio::epoll::local_of(987'654).why == error::os_failure);
 }
 
-TEST_CASE("socket_posix raises the descriptor limit as far as it is allowed") {
+TEST_CASE("socket_posix raises the soft limit of descriptors up to the hard one") {
+    using sys = socket_posix_limit_sys;
+    sys::now = {100, 200};
+    CHECK(sockets::raise_descriptor_limit<sys>(50) == 100);
+    CHECK(sys::now.rlim_cur == 100);
+    CHECK(sockets::raise_descriptor_limit<sys>(150) == 150);
+    CHECK(sockets::raise_descriptor_limit<sys>(5'000) == 200);
+    CHECK(sys::now.rlim_cur == 200);
+    CHECK(sys::now.rlim_max == 200);
+    sys::now = {};
+    CHECK(sockets::raise_descriptor_limit<sys>(10) == 0);
+    const std::uint64_t holds = netio::epoll::reserve_descriptors(1);
+    CHECK(holds >= 1);
+    socket_posix_sys::plan(2);
+    CHECK(sockets::raise_descriptor_limit<socket_posix_sys>(holds + 1) == holds);
+}
+
+TEST_CASE("socket_posix raises the descriptor limit of a real process as far as it is allowed") {
     const int outcome = socket_posix_in_child([] {
         const rlimit bound{100, 200};
         if (::setrlimit(RLIMIT_NOFILE, &bound) != 0) {
