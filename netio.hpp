@@ -7214,12 +7214,10 @@ public:
         at.count = clipped(payload.size());
         at.peer = peer;
         if (!try_send_to(at, index)) {
-            (waiting_last_ != 0 ? datagram_sends_[waiting_last_ - 1].next : waiting_first_) =
-                index + 1;
-            waiting_last_ = index + 1;
-            if (!watch_for_room(at.descriptor)) {
-                const int code = errno;
-                give_up_waiting(at.descriptor, code);
+            if (watch_for_room(at.descriptor)) {
+                keep_waiting(index + 1);
+            } else {
+                keep_sent_to(at, index, -1);  // nobody would say when there is room again
             }
         }
     }
@@ -7931,6 +7929,11 @@ private:
         }
     }
 
+    void keep_waiting(std::uint32_t id) noexcept {
+        (waiting_last_ != 0 ? datagram_sends_[waiting_last_ - 1].next : waiting_first_) = id;
+        waiting_last_ = id;
+    }
+
     bool sends_wait_for(int descriptor) const noexcept {
         for (std::uint32_t id = waiting_first_; id != 0; id = datagram_sends_[id - 1].next) {
             if (datagram_sends_[id - 1].descriptor == descriptor) {
@@ -7961,9 +7964,7 @@ private:
             const std::uint32_t next = at.next;
             at.next = 0;
             if (!try_send_to(at, id - 1)) {
-                (waiting_last_ != 0 ? datagram_sends_[waiting_last_ - 1].next : waiting_first_) =
-                    id;
-                waiting_last_ = id;
+                keep_waiting(id);
             }
             id = next;
         }
@@ -7973,26 +7974,6 @@ private:
                 !sends_wait_for(at.descriptor)) {
                 watch_datagram_socket(index, at.events & ~std::uint32_t{EPOLLOUT});
             }
-        }
-    }
-
-    /// Nobody will say when there is room again: all datagrams that wait for it have failed.
-    NETIO_COLD void give_up_waiting(int descriptor, int code) noexcept {
-        std::uint32_t id = waiting_first_;
-        waiting_first_ = waiting_last_ = 0;
-        while (id != 0) {
-            datagram_send& at = datagram_sends_[id - 1];
-            const std::uint32_t next = at.next;
-            at.next = 0;
-            if (at.descriptor == descriptor) {
-                errno = code;
-                keep_sent_to(at, id - 1, -1);
-            } else {
-                (waiting_last_ != 0 ? datagram_sends_[waiting_last_ - 1].next : waiting_first_) =
-                    id;
-                waiting_last_ = id;
-            }
-            id = next;
         }
     }
 
