@@ -8303,6 +8303,7 @@ struct worker_state {
     std::uint32_t sweep_at;           // next slot to look at while stopping or draining
     std::uint32_t accept_stopped;
     std::atomic<std::uint32_t> is_open;
+    bool accepts_held_back;           // no slot here, but other workers have some
     bool draining;
     bool drain_late;
     bool stopping;
@@ -8959,6 +8960,7 @@ private:
         c.set(flags::attached);
         core_.endpoints[index].source = e.peer;
         tell(c, server_event_kind::accepted);
+        hold_back_accepts();
         if (c.state_ == kind::open) {
             open_connection(c);
         } else if (!trusts(from.trusted_first, from.trusted_count, e.peer)) {
@@ -8967,6 +8969,23 @@ private:
         } else {
             c.set(flags::window_inline);
             settle(c);
+        }
+    }
+
+    /// The last slot of this worker is taken: the others accept alone until one is free again. Where
+    /// nobody has a slot left the last one to notice goes on accepting, to refuse.
+    void hold_back_accepts() noexcept {
+        const detail::shared_state& shared = *core_.shared;
+        if (core_.slots.in_use() != core_.connections ||
+            shared.open_count.load(std::memory_order_relaxed) >= shared.connections_max) {
+            return;
+        }
+        w_.accepts_held_back = true;
+        for (std::uint32_t at = 0; at < listener_count(); ++at) {
+            if (w_.watches[at].accepting) {
+                w_.watches[at].accepting = false;
+                w_.backend.stop_accept(token::of(at, 1));
+            }
         }
     }
 
@@ -9559,6 +9578,10 @@ private:
         }
         tell(c, server_event_kind::closed);
         core_.free_slot(c);
+        if (w_.accepts_held_back) {
+            w_.accepts_held_back = false;
+            start_listening();
+        }
     }
 
     static error failure_of(close_reason reason) noexcept {

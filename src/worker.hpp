@@ -57,6 +57,7 @@ struct worker_state {
     std::uint32_t sweep_at;           // next slot to look at while stopping or draining
     std::uint32_t accept_stopped;
     std::atomic<std::uint32_t> is_open;
+    bool accepts_held_back;           // no slot here, but other workers have some
     bool draining;
     bool drain_late;
     bool stopping;

@@ -970,6 +970,47 @@ TEST_CASE("two workers serve one listener, and a post finds the right one") {
     });
 }
 
+TEST_CASE("a worker without a free slot leaves the accepting to others, until all are full") {
+    server_on_both([](bool proactor) {
+        netio::limits sizes = small_limits;
+        sizes.workers_max = 2;
+        sizes.connections_max = 4;
+        world w(proactor, sizes);
+        w.listen();
+        std::vector<sim_peer> peers;
+        const auto turn_both = [&] {
+            for (std::uint32_t turn = 0; turn < 40; ++turn) {
+                w.server->run_once(0, turn % 2);
+            }
+        };
+        for (int at = 0; at < 2; ++at) {  // only worker 0 turns: it fills up
+            peers.push_back(w.connect());
+        }
+        sim_peer third = w.net.connect(w.port);
+        w.pump();
+        CHECK(w.handler.opened == 2);
+        CHECK_FALSE(third.was_reset());
+        turn_both();
+        CHECK(w.handler.opened == 3);
+        w.net.connect(w.port);
+        turn_both();
+        CHECK(w.handler.opened == 4);
+        sim_peer fifth = w.net.connect(w.port);
+        turn_both();
+        CHECK(fifth.was_reset());
+        peers[0].close();
+        turn_both();
+        sim_peer sixth = w.net.connect(w.port);
+        turn_both();
+        CHECK_FALSE(sixth.was_reset());
+        CHECK(w.handler.opened == 5);
+        w.server->stop();
+        for (int turn = 0; turn < 100; ++turn) {
+            w.server->run_once(0, 1);
+        }
+    });
+}
+
 TEST_CASE("close inside on_data: no more data callbacks, one close callback") {
     server_on_both([](bool proactor) {
         world w(proactor);
