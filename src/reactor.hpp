@@ -70,7 +70,7 @@ public:
         serve_waiting();
         serve_owed();
         settle_touched();
-        if ((w_.stopping || w_.draining) && core_.slots.in_use() == 0 && !w_.finished) {
+        if ((w_.stopping || w_.draining) && nothing_left() && !w_.finished) {
             finish_worker();
         }
         return !w_.finished;
@@ -156,7 +156,7 @@ public:
     /// Ends what is left, without callbacks but `on_close`: the server's end.
     void shut_down() noexcept {
         w_.stopping = true;
-        while (core_.slots.in_use() != 0) {
+        while (!nothing_left()) {
             sweep_all();
             const std::uint32_t count =
                 w_.backend.wait({w_.events, w_.event_count}, w_.backend.ready() ? 0 : 1'000'000);
@@ -494,8 +494,8 @@ private:
         }
     }
 
-    /// The last slot of this worker is taken: the others accept alone until one is free again. Where
-    /// nobody has a slot left the last one to notice goes on accepting, to refuse.
+    /// The last slot of this worker is taken: the others accept alone until one is free again.
+    /// Where nobody has a slot left the last one to notice goes on accepting, to refuse.
     void hold_back_accepts() noexcept {
         const detail::shared_state& shared = *core_.shared;
         if (core_.slots.in_use() != core_.connections ||
@@ -1156,6 +1156,11 @@ private:
         if (w_.sweeping) {
             sweep();
         }
+    }
+
+    /// No connection, and no datagram whose buffer the kernel still reads.
+    bool nothing_left() const noexcept {
+        return core_.slots.in_use() == 0 && w_.send_slots.in_use() == 0;
     }
 
     void finish_worker() noexcept {
