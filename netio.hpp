@@ -4998,6 +4998,9 @@ public:
 
     /// Bytes that `copy` would take now without asking the pool: room in the last buffer.
     std::uint32_t room_in_last() const noexcept {
+        if (empty()) {
+            return 0;
+        }
         const std::uint32_t last = last_step();
         return last == none_index || is_static(word(last)) ? 0
                                                            : pool_.buffer_bytes() - end(word(last));
@@ -5465,6 +5468,7 @@ private:
         attached = 1u << 26,        // the backend knows the handle
         output_used = 1u << 27,     // the output words were touched
         due_listed = 1u << 28,      // in the list of those on_data is owed to
+        open_due = 1u << 30,        // adopted: on_open comes in the next turn
         discarding = 1u << 29,      // the scratch end of the ingress was lent to the kernel
     };
 
@@ -5556,6 +5560,7 @@ struct worker_core {
     shared_state* shared;
     const worker_calls* calls;
     const proxy::header* opening;  // in on_open of a proxied connection
+    connection* current;           // whose event is handled: it is settled at the end of that
     connection_list touched;
     connection_list due;
     connection_list waiting;
@@ -5587,9 +5592,10 @@ struct worker_core {
         }
         return &hot[index];
     }
-    /// Puts a connection on the list of those whose operations are looked at after the callback.
+    /// Puts a connection on the list of those whose operations are looked at after the callback. The
+    /// one the callback is about is looked at anyway.
     void touch(connection& c) noexcept {
-        if (!c.has(connection::touched)) {
+        if (&c != current && !c.has(connection::touched)) {
             c.set(connection::touched);
             append<touched_link>(touched, c);
         }
@@ -8622,10 +8628,9 @@ public:
             return attached.why;
         }
         c.handle_ = handle;
-        c.set(flags::attached);
-        const connection_id id = core_.id_of(index);
-        open_connection(c);
-        return id;
+        c.set(flags::attached | flags::open_due);
+        core_.owe_data(c);
+        return core_.id_of(index);
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
         return send_datagram(&w_, from.index, to, payload);
@@ -8837,6 +8842,7 @@ private:
         const std::uint32_t index = e.who.index();
         NETIO_ASSERT(core_.slots.live(index, e.who.generation()));
         connection& c = core_.hot[index];
+        core_.current = &c;
         switch (e.kind) {
         case event_kind::received:
             received(c, e);
@@ -8860,6 +8866,7 @@ private:
             NETIO_ASSERT(e.kind == event_kind::closed);  // a connection has no others
             break;
         }
+        core_.current = nullptr;
         settle_touched();
     }
 
@@ -9365,7 +9372,22 @@ private:
         if (c.has(flags::refused)) {
             offer_room(c);
         }
-        settle(c);
+        if (!is_calm(c)) {
+            settle(c);
+        }
+    }
+
+    /// Everything is sent, a receive is outstanding, nobody wants anything, and the wheel knows a tick
+    /// that is not after the idle deadline: nothing has to be started. The common end of an exchange.
+    bool is_calm(const connection& c) const noexcept {
+        constexpr std::uint32_t harmless = flags::receiving | flags::opened | flags::user_used |
+                                           flags::is_proxied | flags::has_destination |
+                                           flags::counted | flags::attached | flags::output_used;
+        const std::uint32_t idle_ms = core_.times_of(c).idle_ms;
+        return (c.flags_ & ~harmless) == 0 && c.has(flags::receiving) && c.output_.words == 0 &&
+               c.window_begin_ == c.window_end_ && c.state_ == kind::open && !w_.draining &&
+               (idle_ms == 0 ||
+                (c.timer_.prev != 0 && c.timer_.due <= core_.now_up_ms + idle_ms));
     }
 
     /// Output was refused, and now there is room.
@@ -9438,7 +9460,7 @@ private:
 
     /// Looks at a connection after anything happened to it and starts what follows. No callbacks.
     void settle(connection& c) noexcept {
-        if (c.state_ == kind::closing || c.state_ == kind::free) {
+        if (c.state_ == kind::closing || c.state_ == kind::free || c.has(flags::open_due)) {
             return;
         }
         if (c.has(flags::kill_wanted)) {
@@ -9774,7 +9796,7 @@ private:
             return;
         }
         if constexpr (detail::names_on_drain<Handler>) {
-            if (!c.has(flags::close_wanted)) {
+            if (c.has(flags::opened) && !c.has(flags::close_wanted)) {
                 handler_.on_drain(c);
                 after_callback();
             }
@@ -9832,7 +9854,10 @@ private:
             if (c == nullptr) {
                 break;
             }
-            if (c->has(flags::data_due)) {
+            if (c->has(flags::open_due) && c->state_ == kind::open) {
+                c->unset(flags::open_due);
+                open_connection(*c);
+            } else if (c->has(flags::data_due)) {
                 deliver(*c);
             }
             settle(*c);
@@ -10221,7 +10246,7 @@ public:
         return opened == error::none ? loop_of(worker).connect({{}, path}, word)
                                      : result<connection_id>(opened);
     }
-    /// Takes over a connected, non-blocking stream socket; `on_open` runs inside this call. On an
+    /// Takes over a connected, non-blocking stream socket; `on_open` comes in the next turn. On an
     /// error it stays the caller's.
     result<connection_id> adopt(socket_handle handle, std::uint32_t worker = 0) noexcept {
         const error opened = open(worker);

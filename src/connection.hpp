@@ -295,6 +295,7 @@ private:
         attached = 1u << 26,        // the backend knows the handle
         output_used = 1u << 27,     // the output words were touched
         due_listed = 1u << 28,      // in the list of those on_data is owed to
+        open_due = 1u << 30,        // adopted: on_open comes in the next turn
         discarding = 1u << 29,      // the scratch end of the ingress was lent to the kernel
     };
 
@@ -386,6 +387,7 @@ struct worker_core {
     shared_state* shared;
     const worker_calls* calls;
     const proxy::header* opening;  // in on_open of a proxied connection
+    connection* current;           // whose event is handled: it is settled at the end of that
     connection_list touched;
     connection_list due;
     connection_list waiting;
@@ -417,9 +419,10 @@ struct worker_core {
         }
         return &hot[index];
     }
-    /// Puts a connection on the list of those whose operations are looked at after the callback.
+    /// Puts a connection on the list of those whose operations are looked at after the callback. The
+    /// one the callback is about is looked at anyway.
     void touch(connection& c) noexcept {
-        if (!c.has(connection::touched)) {
+        if (&c != current && !c.has(connection::touched)) {
             c.set(connection::touched);
             append<touched_link>(touched, c);
         }

@@ -50,6 +50,9 @@ public:
 
     /// Bytes that `copy` would take now without asking the pool: room in the last buffer.
     std::uint32_t room_in_last() const noexcept {
+        if (empty()) {
+            return 0;
+        }
         const std::uint32_t last = last_step();
         return last == none_index || is_static(word(last)) ? 0
                                                            : pool_.buffer_bytes() - end(word(last));

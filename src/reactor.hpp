@@ -144,10 +144,9 @@ public:
             return attached.why;
         }
         c.handle_ = handle;
-        c.set(flags::attached);
-        const connection_id id = core_.id_of(index);
-        open_connection(c);
-        return id;
+        c.set(flags::attached | flags::open_due);
+        core_.owe_data(c);
+        return core_.id_of(index);
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
         return send_datagram(&w_, from.index, to, payload);
@@ -359,6 +358,7 @@ private:
         const std::uint32_t index = e.who.index();
         NETIO_ASSERT(core_.slots.live(index, e.who.generation()));
         connection& c = core_.hot[index];
+        core_.current = &c;
         switch (e.kind) {
         case event_kind::received:
             received(c, e);
@@ -382,6 +382,7 @@ private:
             NETIO_ASSERT(e.kind == event_kind::closed);  // a connection has no others
             break;
         }
+        core_.current = nullptr;
         settle_touched();
     }
 
@@ -887,7 +888,22 @@ private:
         if (c.has(flags::refused)) {
             offer_room(c);
         }
-        settle(c);
+        if (!is_calm(c)) {
+            settle(c);
+        }
+    }
+
+    /// Everything is sent, a receive is outstanding, nobody wants anything, and the wheel knows a tick
+    /// that is not after the idle deadline: nothing has to be started. The common end of an exchange.
+    bool is_calm(const connection& c) const noexcept {
+        constexpr std::uint32_t harmless = flags::receiving | flags::opened | flags::user_used |
+                                           flags::is_proxied | flags::has_destination |
+                                           flags::counted | flags::attached | flags::output_used;
+        const std::uint32_t idle_ms = core_.times_of(c).idle_ms;
+        return (c.flags_ & ~harmless) == 0 && c.has(flags::receiving) && c.output_.words == 0 &&
+               c.window_begin_ == c.window_end_ && c.state_ == kind::open && !w_.draining &&
+               (idle_ms == 0 ||
+                (c.timer_.prev != 0 && c.timer_.due <= core_.now_up_ms + idle_ms));
     }
 
     /// Output was refused, and now there is room.
@@ -960,7 +976,7 @@ private:
 
     /// Looks at a connection after anything happened to it and starts what follows. No callbacks.
     void settle(connection& c) noexcept {
-        if (c.state_ == kind::closing || c.state_ == kind::free) {
+        if (c.state_ == kind::closing || c.state_ == kind::free || c.has(flags::open_due)) {
             return;
         }
         if (c.has(flags::kill_wanted)) {
@@ -1296,7 +1312,7 @@ private:
             return;
         }
         if constexpr (detail::names_on_drain<Handler>) {
-            if (!c.has(flags::close_wanted)) {
+            if (c.has(flags::opened) && !c.has(flags::close_wanted)) {
                 handler_.on_drain(c);
                 after_callback();
             }
@@ -1354,7 +1370,10 @@ private:
             if (c == nullptr) {
                 break;
             }
-            if (c->has(flags::data_due)) {
+            if (c->has(flags::open_due) && c->state_ == kind::open) {
+                c->unset(flags::open_due);
+                open_connection(*c);
+            } else if (c->has(flags::data_due)) {
                 deliver(*c);
             }
             settle(*c);

@@ -250,7 +250,7 @@ public:
         return opened == error::none ? loop_of(worker).connect({{}, path}, word)
                                      : result<connection_id>(opened);
     }
-    /// Takes over a connected, non-blocking stream socket; `on_open` runs inside this call. On an
+    /// Takes over a connected, non-blocking stream socket; `on_open` comes in the next turn. On an
     /// error it stays the caller's.
     result<connection_id> adopt(socket_handle handle, std::uint32_t worker = 0) noexcept {
         const error opened = open(worker);

@@ -822,6 +822,7 @@ TEST_CASE("an adopted socket is a connection like any other") {
         w.handler.open = [](netio::connection& c) { CHECK(c.origin() == netio::origin::adopted); };
         const auto pair = w.net.connected_pair();
         REQUIRE(static_cast<bool>(w.server->adopt(pair.handle)));
+        CHECK(w.handler.opened == 0);  // not inside the call: callbacks are never nested
         sim_peer peer = pair.peer;
         peer.send("hi");
         w.pump();
