@@ -1034,3 +1034,140 @@ TEST_CASE("close inside on_data: no more data callbacks, one close callback") {
 TEST_CASE("connection_state is 848 bytes") {
     CHECK(sizeof(netio::detail::connection_state) == 848);
 }
+
+TEST_CASE("a connection knows its facts") {
+    world w(false);
+    netio::connection_id id;
+    w.handler.open = [&](netio::connection& c) {
+        id = c.id();
+        CHECK(c.origin() == netio::origin::accepted);
+        CHECK(c.listener() == 1);
+        CHECK(c.worker() == 0);
+        CHECK(c.source() == netio::ipv4(192, 0, 2, 9, 4000));
+        CHECK(c.local().port == w.port);
+        CHECK(c.destination() == c.local());
+        CHECK(c.connect_word() == 0);
+        CHECK(c.state_kind() == netio::connection_state_kind::open);
+        CHECK(c.native_handle() != netio::no_handle);
+        CHECK_FALSE(c.paused());
+        CHECK(c.input().empty());
+        CHECK(c.output_bytes() == 0);
+        CHECK(c.find(c.id()) == &c);
+        CHECK(c.find({}) == nullptr);
+        CHECK(c.find({c.id().bits + (std::uint64_t{2} << 32)}) == nullptr);
+        CHECK(c.find({0xFFFFFF | (std::uint64_t{1} << 32)}) == nullptr);
+    };
+    w.handler.data = [&](netio::connection& c, netio::bytes in) {
+        CHECK(c.age_ms() >= 2000);
+        CHECK(c.bytes_in() == 5);
+        CHECK(c.write(in) == 5);
+        CHECK(c.output_bytes() == 5);
+        CHECK(c.write(netio::bytes{}) == 0);
+        return in.size();
+    };
+    w.listen();
+    w.listen();
+    sim_peer peer = w.connect(netio::ipv4(192, 0, 2, 9, 4000));
+    w.pass(3000);
+    peer.send("hello");
+    w.pump();
+    CHECK(w.handler.count("data 5") == 1);
+    w.handler.posted = [](netio::connection& c, std::uint64_t) { CHECK(c.bytes_out() == 5); };
+    w.server->post(id, 1);
+    w.pump();
+    CHECK(w.handler.count("post 1") == 1);
+}
+
+TEST_CASE("a handler connects out from a callback, over TCP and to a unix socket") {
+    server_on_both([](bool proactor) {
+        world w(proactor);
+        const netio::endpoint good = netio::ipv4(198, 51, 100, 1, 80);
+        w.net.remote(good, sim_answer::accept);
+        w.net.remote("/run/there", sim_answer::accept);
+        w.handler.open = [&](netio::connection& c) {
+            if (c.origin() == netio::origin::accepted) {
+                CHECK(static_cast<bool>(c.connect(good, 1)));
+                CHECK(static_cast<bool>(c.connect_unix("/run/there", 2)));
+            } else {
+                CHECK(c.listener() == 255);
+                c.write(std::string_view(c.connect_word() == 1 ? "tcp" : "unix"));
+            }
+        };
+        w.listen();
+        w.connect();
+        w.pass(50);
+        std::string said;
+        for (sim_peer& each : w.net.connected_peers()) {
+            said += each.take_text() + " ";
+        }
+        CHECK((said == "tcp unix " || said == "unix tcp "));
+        CHECK(w.server->stats().open == 3);
+        const auto unix_too = w.server->connect_unix("/run/there", 4);
+        CHECK(static_cast<bool>(unix_too));
+    });
+}
+
+TEST_CASE("outgoing connections that find no place are refused at once") {
+    netio::limits sizes = small_limits;
+    sizes.connections_max = 1;
+    world w(false, sizes);
+    const netio::endpoint good = netio::ipv4(198, 51, 100, 1, 80);
+    w.net.remote(good, sim_answer::accept);
+    CHECK(static_cast<bool>(w.server->connect(good)));
+    CHECK(w.server->connect(good).why == netio::error::full);
+    const auto pair = w.net.connected_pair();
+    CHECK(w.server->adopt(pair.handle).why == netio::error::full);
+    netio_test::simulator::close_handle(pair.handle, true);
+    w.server->stop();
+    CHECK(w.server->connect(good).why == netio::error::stopped);
+}
+
+TEST_CASE("moved buffers, dropped buffers and buffers taken too many") {
+    world w(false);
+    w.handler.data = [](netio::connection& c, netio::bytes in) {
+        netio::buffer a = c.take_buffer();
+        netio::buffer b = std::move(a);
+        CHECK_FALSE(static_cast<bool>(a));
+        a = std::move(b);
+        CHECK(static_cast<bool>(a));
+        b = c.take_buffer();
+        b = std::move(a);  // what b held goes back
+        CHECK(c.push_buffer(b));  // nothing committed: given back
+        CHECK_FALSE(static_cast<bool>(b));
+        c.kill();
+        CHECK_FALSE(static_cast<bool>(c.take_buffer()));
+        CHECK_FALSE(c.write_static("x"));
+        return in.size();
+    };
+    w.listen();
+    sim_peer peer = w.connect();
+    peer.send("x");
+    w.pump();
+    CHECK(w.handler.closed == 1);
+}
+
+TEST_CASE("memory can be prefaulted and wiping turned off; UDP sockets have a table too") {
+    world w(false);
+    w.server->prefault();
+    w.server->wipe_released(false);
+    CHECK(static_cast<bool>(w.server->open_datagram({})));
+    CHECK(static_cast<bool>(w.server->open_datagram({.dual_stack = true})));
+    CHECK(w.server->open_datagram({}).why == netio::error::full);
+    CHECK(w.server->local(netio::datagram_id{7}) == netio::endpoint{});
+    CHECK(w.server->local(netio::listener_id{3}) == netio::endpoint{});
+    CHECK_FALSE(w.server->send_to({5}, netio::loopback_ipv4(9), {}));
+    CHECK(w.server->send_to({0}, netio::loopback_ipv4(9), {}));
+    CHECK_FALSE(w.server->send_to({0}, netio::loopback_ipv4(9),
+                                  {w.memory.all().data(), 1025}));
+    for (int at = 0; at < 4; ++at) {
+        w.server->listen({});
+    }
+    CHECK(w.server->listen({}) == netio::error::full);
+    CHECK(w.server->wait_ms() == 0);
+    w.pump();
+    CHECK(w.server->wait_ms() == -1);
+    CHECK(w.server->run(9) == netio::error::option_invalid);
+    CHECK_FALSE(w.server->run_once(0, 9));
+    CHECK(w.server->memory_bytes() > 0);
+    CHECK(w.server->sizes() == small_limits);
+}
