@@ -51,6 +51,7 @@ public:
     using peer = conformance_sim_peer;
     static constexpr bool counts_heap = false;
     static constexpr bool threads = false;
+    static constexpr bool asserts = true;  // its own, whatever NETIO_CHECKS says
 
     explicit conformance_sim_world(const sim_options& how) : conformance_sim_network(how) {
         opened = open();

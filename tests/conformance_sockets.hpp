@@ -125,6 +125,7 @@ public:
     using peer = conformance_socket_peer;
     static constexpr bool counts_heap = true;
     static constexpr bool threads = true;
+    static constexpr bool asserts = NETIO_CHECKS >= 1;
     static constexpr const char* suffix = Backend::name;
 
     conformance_socket_world() {

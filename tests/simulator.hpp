@@ -247,6 +247,7 @@ private:
     std::uint32_t attached_ = 0;
     bool woken_ = false;
     bool waiting_ = false;
+    bool performing_ = false;
     std::uint64_t waits_ = 1;
     std::vector<stream> streams_;
     std::vector<acceptor> acceptors_;
@@ -524,7 +525,8 @@ inline void simulator::touched_stream(std::uint32_t slot) noexcept {
     }
     if (of.armed && !of.starved && readable(of)) {
         // A kernel that works in the background fills buffers before anybody asks.
-        if (net_->options.proactor && net_->choose.below(2) == 1) {
+        // But not one that is being filled just now, where both ends of a stream are ours.
+        if (net_->options.proactor && !performing_ && net_->choose.below(2) == 1) {
             perform_receive(slot);
         }
         post_receive(slot);
@@ -894,7 +896,10 @@ inline void simulator::take_bytes(stream& to, sim_end& end, mutable_bytes at,
         end.finished = false;
     }
     if (end.other != none_index) {
+        const bool outer = performing_;
+        performing_ = true;
         net_->touch(end.other);
+        performing_ = outer;
     }
 }
 

@@ -1,6 +1,7 @@
 // The simulator itself: same seed, same run; time; faults happen; nothing leaks under any of them.
 #include <doctest/doctest.h>
 
+#include "tests/dies.hpp"
 #include "tests/simulator.hpp"
 
 namespace {
@@ -375,4 +376,109 @@ TEST_CASE("simulator: clients that fail in accept are skipped, the others all ar
           })) == skipped);
     rig.kernel.stop_accept(token::of(0, 1));
     simulator::close_handle(listener);
+}
+
+TEST_CASE("simulator: both ends of a stream may be the process's own") {
+    for (std::uint64_t seed = 0; seed < 50; ++seed) {
+        sim_options options;
+        options.proactor = true;
+        sim_network net(sim_chooser(seed), options);
+        simulator_rig rig(net);
+        const socket_handle listener = simulator::listen({loopback_ipv4(0), {}}, {}).handle;
+        const token one = token::of(0, 1), other = token::of(1, 1);
+        REQUIRE(rig.kernel.start_accept(listener, token::of(0, 1)));
+        REQUIRE(rig.kernel.start_connect({simulator::local_of(listener).value, {}}, {}, one));
+        const std::string text(2000, 'x');
+        const bytes slice = as_bytes(text);
+        std::uint32_t received[2] = {0, 0};
+        const auto begin = [&](token who) {
+            rig.kernel.start_receive(who, {}, 100'000);
+            rig.kernel.start_send(who, {&slice, 1});
+        };
+        for (int turns = 0; turns < 200; ++turns) {
+            rig.wait(1'000'000);
+            for (std::uint32_t at = 0; at < rig.count; ++at) {
+                const event& what = rig.events[at];
+                if (what.kind == event_kind::accepted) {
+                    REQUIRE(rig.kernel.attach(what.handle, other));
+                    begin(other);
+                } else if (what.kind == event_kind::connected) {
+                    begin(one);
+                } else if (what.kind == event_kind::received) {
+                    received[what.who.index()] += what.byte_count;
+                    rig.pool.give(what.buffer_index, side::input, what.byte_count);
+                }
+            }
+        }
+        CHECK(received[0] == 2000);
+        CHECK(received[1] == 2000);
+    }
+}
+
+TEST_CASE("simulator: bytes changed under a send are seen") {
+    sim_network net(sim_chooser(1), {});
+    simulator_rig rig(net);
+    const sim_network::pair both = net.connected_pair();
+    REQUIRE(rig.kernel.attach(both.handle, token::of(0, 1)));
+    std::string text = "stable until the event";
+    const bytes slice = as_bytes(text);
+    rig.kernel.start_send(token::of(0, 1), {&slice, 1});
+    CHECK(dies([&] {
+        text[3] = 'X';
+        rig.wait();
+    }));
+    CHECK_FALSE(dies([&] { rig.wait(); }));
+}
+
+TEST_CASE("simulator: memory written under a receive is seen") {
+    sim_network net(sim_chooser(1), {});
+    simulator_rig rig(net);
+    const sim_network::pair both = net.connected_pair();
+    REQUIRE(rig.kernel.attach(both.handle, token::of(0, 1)));
+    std::array<std::byte, 32> place{};
+    rig.kernel.start_receive(token::of(0, 1), place, 0);
+    sim_peer peer = both.peer;
+    peer.send("hello");
+    CHECK(dies([&] {
+        place[9] = std::byte{1};
+        rig.wait();
+    }));
+    CHECK_FALSE(dies([&] { rig.wait(); }));
+}
+
+TEST_CASE("simulator: a closed handle is no handle, even if its place is another's") {
+    sim_network net(sim_chooser(1), {});
+    simulator_rig rig(net);
+    const sim_network::pair first = net.connected_pair();
+    simulator::close_handle(first.handle);
+    const sim_network::pair second = net.connected_pair();
+    CHECK(second.handle != first.handle);
+    CHECK(dies([&] { simulator::close_handle(first.handle); }));
+    CHECK(dies([&] { (void)rig.kernel.attach(first.handle, token::of(0, 1)); }));
+    CHECK_FALSE(dies([&] { (void)rig.kernel.attach(second.handle, token::of(0, 1)); }));
+}
+
+TEST_CASE("simulator: datagrams are lost, doubled and refused as told") {
+    sim_options options;
+    options.with(sim_fault::datagram_lost, 256).with(sim_fault::datagram_twice, 256);
+    options.with(sim_fault::send_to_error, 256);
+    sim_network net(sim_chooser(5), options);
+    simulator_rig rig(net);
+    const socket_handle socket = simulator::open_datagram(loopback_ipv4(0), {}).handle;
+    const endpoint far = ipv4(192, 0, 2, 7, 9);
+    const std::uint32_t peer = net.datagram_peer(far);
+    std::uint64_t sent = 0;
+    for (std::uint32_t round = 1; round <= 200; ++round) {
+        rig.kernel.start_send_to(socket, token::of(0, round), as_bytes("x"), far);
+        while (rig.wait(1'000'000) == 0) {
+        }
+        sent += rig.events[0].kind == event_kind::sent;
+    }
+    const std::uint64_t lost = net.counts.of(sim_fault::datagram_lost);
+    const std::uint64_t twice = net.counts.of(sim_fault::datagram_twice);
+    CHECK(lost > 10);
+    CHECK(twice > 10);
+    CHECK(sent == 200 - net.counts.of(sim_fault::send_to_error));
+    CHECK(net.datagrams(peer).size() == sent - lost + twice);
+    simulator::close_handle(socket);
 }
