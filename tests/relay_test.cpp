@@ -92,3 +92,27 @@ TEST_CASE("a pair stuck both ways loses nothing and goes on once both are read")
         CHECK(pair.world.server->stats().counts.bytes_copied == 0);
     }
 }
+
+TEST_CASE("a connection that can't send and hears nothing more is over") {
+    for (const bool proactor : {false, true}) {
+        CAPTURE(proactor);
+        netio_test::sim_options how;
+        how.with(netio_test::sim_fault::send_error, 1000);
+        relay_world w(proactor, netio_test::small_limits, how);
+        w.handler.data = [](netio::connection& c, netio::bytes in) { return c.write(in); };
+        w.handler.end = [](netio::connection&) {};  // would go on sending
+        w.listen();
+        netio_test::sim_peer peer = w.connect();
+        peer.send("x");
+        w.pump();
+        CHECK(w.handler.closed == 0);  // what the peer still says is heard
+        peer.send("y");
+        w.pump();
+        CHECK(w.handler.count("data 1") == 2);
+        peer.shutdown();
+        w.pump();
+        CHECK(w.handler.count("end") == 1);
+        REQUIRE(w.handler.closed == 1);
+        CHECK(w.handler.reasons[0].kind != netio::close_kind::handler_closed);
+    }
+}
