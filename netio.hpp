@@ -9472,6 +9472,10 @@ private:
                 c.because(close_kind::drained);
                 c.set(flags::close_wanted | flags::end_wanted);
             }
+            if (c.has(flags::output_dead) && c.has(flags::end_told)) {
+                begin_close(c, true);  // the reason is that of the send that failed
+                return;
+            }
             start_output(c);
             finish_output(c);
         } else if (c.has(flags::close_wanted) && c.state_ != kind::draining) {
