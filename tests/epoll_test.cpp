@@ -39,6 +39,8 @@ struct epoll_counting_sys : netio::linux_sys {
     static inline int last_timeout_ms = 0;
     static inline bool fail_changes = false;      // of the registration
     static inline void (*on_receive)() = nullptr;  // just before it
+    static inline void (*on_write_wake)() = nullptr;
+    static inline std::atomic<int> yields = 0;
 
     static bool enter(epoll_call which) noexcept {
         ++counts[static_cast<int>(which)];
@@ -65,6 +67,8 @@ struct epoll_counting_sys : netio::linux_sys {
         fail_at = fail_until = 0;
         fail_changes = false;
         on_receive = nullptr;
+        on_write_wake = nullptr;
+        yields = 0;
     }
     static int of(epoll_call which) { return counts[static_cast<int>(which)]; }
     static int total() {
@@ -147,7 +151,14 @@ struct epoll_counting_sys : netio::linux_sys {
         return enter(epoll_call::open_wake) ? real::open_wake() : -1;
     }
     static ssize_t write_wake(int to) noexcept {
+        if (on_write_wake != nullptr) {
+            on_write_wake();
+        }
         return enter(epoll_call::write_wake) ? real::write_wake(to) : -1;
+    }
+    static void yield() noexcept {
+        ++yields;
+        real::yield();
     }
     static int open_spare() noexcept {
         return enter(epoll_call::open_spare) ? real::open_spare() : -1;
@@ -1041,8 +1052,10 @@ TEST_CASE("epoll does not spin while datagrams and bytes wait for a buffer") {
     rig.receive(epoll_who(0));
     rig.quiet();
     epoll_sys::reset();
+    const std::uint64_t begin_ns = epoll_sys::now_ns();
     rig.wait(5'000'000);
     rig.wait(5'000'000);
+    CHECK(epoll_sys::now_ns() - begin_ns >= 10'000'000);  // it really slept both times
     CHECK(epoll_sys::of(epoll_call::epoll_wait) == 2);
     CHECK(rig.seen.empty());
     rig.text_of(taken);
@@ -1579,6 +1592,31 @@ TEST_CASE("epoll writes no wake-up after close, whoever still posts [threads]") 
         ::close(pipes[0]);
         ::close(pipes[1]);
     }
+}
+
+namespace {
+
+std::atomic<int> epoll_closes_seen = -1;
+
+}  // namespace
+
+TEST_CASE("epoll close waits for a waker that is just writing [threads]") {
+    epoll_rig rig;
+    rig.backend.wait_handle();  // asleep, so a wake writes
+    epoll_sys::reset();
+    epoll_closes_seen = -1;
+    epoll_sys::on_write_wake = [] {
+        epoll_closes_seen = 0;
+        while (epoll_sys::yields == 0 && epoll_sys::of(epoll_call::close) == 0) {
+        }
+        epoll_closes_seen = epoll_sys::of(epoll_call::close);
+    };
+    std::thread waker([&] { rig.backend.wake(); });
+    while (epoll_closes_seen == -1) {
+    }
+    rig.backend.close();
+    waker.join();
+    CHECK(epoll_closes_seen == 0);  // nothing was closed before it had written
 }
 
 namespace {
