@@ -5,10 +5,11 @@
 //     chat [--listen 0.0.0.0:7000] [--workers N] [--connections N] [--memory BYTES] [--drain-ms N]
 //
 // A connection is touched by its own worker only, so a line reaches the others as a word posted to
-// each of them: the number of a place in one bounded ring of lines. The ring and the list of members
-// are shared and stand behind one lock, held for one copy or one round of posts. Everything is
-// bounded, so a client may miss lines: its worker's queue was full, the ring went round before its
-// turn came, or its output was full. It is told how many it missed. SIGTERM drains, SIGINT stops.
+// each of them: its number, which says where it stands in one bounded ring of lines. The ring and
+// the list of members are shared and stand behind one lock, held for one copy or one round of
+// posts. Everything is bounded, so a client may miss lines: the ring went round before its turn
+// came, or its output was full. It is told how many. (A post that a full queue refuses is counted,
+// but not told: there was nobody to tell.) SIGTERM drains, SIGINT stops.
 #include "netio.hpp"
 
 #include "examples/options.hpp"

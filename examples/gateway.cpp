@@ -6,10 +6,11 @@
 //             [--trusted 10.0.0.0/8] [--proxy-out off|v2] [--connections N] [--workers N]
 //             [--buffers N] [--idle-ms N] [--write-ms N] [--memory BYTES] [--drain-ms N]
 //
-// Pairs. Each client that comes gets one connection to `--to`, on the same worker, so both ends are
-// touched by one thread. The client is paused until the other end is there; if that fails it is
-// reset. 64 bytes of state in each end name the other one; an id that outlived its connection finds
-// nothing, so neither end can be mistaken for another.
+// Pairs. At most `--connections`, divided equally among the workers. Each client that comes gets
+// one connection to `--to`, on the same worker, so both ends are touched by one thread. The client
+// is paused until the other end is there; if that fails it is reset. The state of each end names
+// the other one; an id that outlived its connection finds nothing, so neither end can be mistaken
+// for another.
 //
 // Bytes. A received buffer is not read here: `move_input_to` hands it to the other end's output,
 // and it goes back to the pool when the kernel took its last byte. The exception are at most 536
@@ -192,11 +193,12 @@ bool read_choice(int count, char** words, choice& out) noexcept {
 
 netio::limits limits_for(const choice& of) noexcept {
     netio::limits sizes;
-    sizes.connections_max = of.connections * 2;
+    // Two ends a pair, and some that linger after their other end is gone and its place taken.
+    sizes.connections_max = of.connections * 2 + 64 * of.workers;
     sizes.workers_max = of.workers;
     sizes.input_buffers_max = of.buffers / 2;
     sizes.output_buffers_max = of.buffers - of.buffers / 2;
-    sizes.posts_max = of.connections * 2;
+    sizes.posts_max = sizes.connections_max;
     sizes.listeners_max = 1;
     sizes.datagram_sockets_max = 0;
     sizes.datagram_sends_max = 0;

@@ -126,10 +126,10 @@ def limited_to(count):
 def test_descriptors():
     fails("descriptor limit below connections_max", PATHS["gateway"],
           ["--listen", "127.0.0.1:0", "--connections", "500"],
-          "gateway: connections_max: descriptor limit too low, needed 1013, given 900",
+          "gateway: connections_max: descriptor limit too low, needed 1077, given 900",
           preexec_fn=limited_to(900))
     with programs.Program(PATHS["gateway"], "--listen", "127.0.0.1:0", "--connections", "500",
-                          preexec_fn=limited_to(1013)) as enough:
+                          preexec_fn=limited_to(1077)) as enough:
         tap.check("gateway: just enough descriptors", enough.port != 0, enough.errors)
 
 

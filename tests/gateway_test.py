@@ -28,16 +28,18 @@ BUFFER = 16 * 1024 + 64
 class Pair:
     """A gateway with a listener behind it; `open` gives both ends of one more pair."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, host="127.0.0.1"):
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.listener.settimeout(programs.SECONDS_MAX)
         to = "127.0.0.1:{}".format(self.listener.getsockname()[1])
-        self.gateway = programs.Program(programs.build("gateway"), "--listen", "127.0.0.1:0",
-                                        "--to", to, *arguments)
+        self.gateway = programs.Program(programs.build("gateway"), "--listen",
+                                        f"[{host}]:0" if ":" in host else f"{host}:0", "--to", to,
+                                        *arguments)
+        self.host = host
         self.sockets = []
 
     def client(self):
-        self.sockets.append(programs.connect(self.gateway.port))
+        self.sockets.append(programs.connect(self.gateway.port, self.host))
         return self.sockets[-1]
 
     def upstream(self):
@@ -271,6 +273,12 @@ def test_proxy_out():
         tap.check("proxy-out: the header does not wait for the client's first byte",
                   got[:16] == wanted[:16], got.hex())
         ends_well("proxy-out: nothing is left", pair)
+    with Pair("--proxy-out", "v2", host="::1") as pair:
+        client, upstream = pair.open()
+        ports = struct.pack(">HH", client.getsockname()[1], client.getpeername()[1])
+        wanted = SIGNATURE + bytes.fromhex("21210024") + (bytes(15) + b"\1") * 2 + ports
+        got = programs.read_exactly(upstream, len(wanted))
+        tap.check("proxy-out: an IPv6 client, told to an IPv4 upstream", got == wanted, got.hex())
 
 
 LINE_6 = b"PROXY TCP6 2001:db8::1 2001:db8::2 1 2\r\n"
@@ -282,7 +290,8 @@ HANDED_ON = (  # name, what comes, what goes on behind the signature
     ("mapped addresses as plain IPv4", b"PROXY TCP6 ::ffff:192.0.2.1 ::ffff:c000:202 1 2\r\n",
      "2111000c" "c0000201" "c0000202" "0001" "0002"),
     ("one mapped side stays IPv6", b"PROXY TCP6 2001:db8::1 ::ffff:192.0.2.2 1 2\r\n",
-     "21210024" "20010db8000000000000000000000001" "00000000000000000000ffffc0000202" "0001" "0002"),
+     "21210024" "20010db8000000000000000000000001" "00000000000000000000ffffc0000202"
+     "0001" "0002"),
     ("LOCAL as LOCAL of 16 bytes", SIGNATURE + bytes.fromhex("20000000"), "20000000"),
     ("LOCAL with a block", SIGNATURE + bytes.fromhex("2011000c" + "c0" * 12), "20000000"),
     ("TLVs are left out", SIGNATURE + bytes.fromhex("21110013" "c0000201" "c0000202" "dc04" "01bb"
