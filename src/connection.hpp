@@ -322,6 +322,7 @@ private:
     output_queue output() const noexcept;
     void touch() noexcept;
     void refuse_output(bool pool_is_empty) noexcept;
+    void no_more_room() noexcept;
     void* user_memory() noexcept;
     std::byte* window_memory() const noexcept;
     std::uint32_t window_capacity() const noexcept;
@@ -871,8 +872,17 @@ inline void connection::stop_parking() noexcept {
 
 inline bool connection::parked() const noexcept { return has(is_parked); }
 
+/// Output was refused and will never have room again: input that waits for it is offered once more.
+inline void connection::no_more_room() noexcept {
+    if (has(refused)) {
+        unset(refused);
+        set(data_due);
+    }
+}
+
 inline void connection::end() noexcept {
     set(end_wanted);
+    no_more_room();
     touch();
 }
 

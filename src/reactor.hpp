@@ -786,7 +786,7 @@ private:
                 c.set(flags::data_due);
             }
         }
-        const bool full = c.window_end_ - c.window_begin_ == core_.pool.buffer_bytes();
+        const bool full = c.window_end_ - c.window_begin_ >= core_.pool.buffer_bytes();
         if (full && consumed == 0 && c.wants_data() && !c.has(flags::refused)) {
             c.because(close_kind::input_too_long);
             c.set(flags::kill_wanted);
@@ -867,6 +867,7 @@ private:
         if (c.output_.words != 0) {
             c.output().clear();
         }
+        c.no_more_room();
         // What the peer sent before it vanished is still to be had; the receive will end of itself.
         if (c.state_ != kind::closing && (c.has(flags::peer_ended) || !c.wants_data())) {
             begin_close(c, true);
@@ -1067,7 +1068,9 @@ private:
     }
 
     void receive_into_window(connection& c) noexcept {
-        if (c.has(flags::window_inline) && c.state_ == kind::open) {
+        // More than a buffer can be left of the preface where buffers are small: it stays, then.
+        if (c.has(flags::window_inline) && c.state_ == kind::open &&
+            c.window_end_ - c.window_begin_ <= core_.pool.buffer_bytes()) {
             const std::uint32_t index = core_.pool.take(side::input);
             if (index != none_index) {
                 take_over_inline(c, index);

@@ -1,0 +1,253 @@
+// What the lifecycle driver knows of each connection: which bytes belong where, what was promised, and
+// what was counted. Test code: uses heap.
+#ifndef NETIO_TESTS_LIFE_MODEL_HPP
+#define NETIO_TESTS_LIFE_MODEL_HPP
+
+#include "tests/simulator.hpp"
+
+namespace netio_test {
+
+/// One text for all streams: any stretch of it differs from any other, no byte is 0, and it is twice
+/// as long as its period, so that every stretch is contiguous.
+inline constexpr std::uint32_t life_text_period = 1u << 16;
+inline const std::byte* life_text(std::uint32_t from) noexcept {
+    static const std::vector<std::byte> all = [] {
+        sim_chooser choose(0xA11CE);
+        std::vector<std::byte> made(life_text_period);
+        for (std::byte& each : made) {
+            each = static_cast<std::byte>(1 + choose.below(255));
+        }
+        made.insert(made.end(), made.begin(), made.end());
+        return made;
+    }();
+    return all.data() + from % life_text_period;
+}
+inline bytes life_text(std::uint32_t from, std::size_t count) noexcept {
+    return {life_text(from), count};
+}
+
+/// The bytes that must come out of one direction of a connection, in order, as stretches of the text.
+class life_flow {
+public:
+    void push(std::uint32_t from, std::size_t count) noexcept {
+        left_ += count;
+        from %= life_text_period;
+        if (parts_.size() != head_) {
+            part& last = parts_.back();
+            if ((last.from + last.count) % life_text_period == from &&
+                last.count + count < life_text_period) {
+                last.count += static_cast<std::uint32_t>(count);
+                return;
+            }
+        }
+        if (count != 0) {
+            parts_.push_back({from, static_cast<std::uint32_t>(count)});
+        }
+    }
+    /// Do the next bytes look like these?
+    bool matches(bytes found) const noexcept {
+        std::uint32_t used = used_;
+        std::size_t at = head_;
+        while (!found.empty()) {
+            if (at == parts_.size()) {
+                return false;
+            }
+            const std::size_t count = std::min<std::size_t>(parts_[at].count - used, found.size());
+            if (std::memcmp(life_text(parts_[at].from + used), found.data(), count) != 0) {
+                return false;
+            }
+            found = found.subspan(count);
+            ++at;
+            used = 0;
+        }
+        return true;
+    }
+    /// The next `count` bytes went by, and came into `to` if there is one.
+    void pass(std::size_t count, life_flow* to = nullptr) noexcept {
+        while (count != 0 && head_ != parts_.size()) {
+            part& front = parts_[head_];
+            const std::size_t now = std::min<std::size_t>(front.count - used_, count);
+            if (to != nullptr) {
+                to->push(front.from + used_, now);
+            }
+            used_ += static_cast<std::uint32_t>(now);
+            left_ -= now;
+            count -= now;
+            if (used_ == front.count) {
+                used_ = 0;
+                ++head_;
+            }
+        }
+        if (head_ == parts_.size()) {
+            parts_.clear();
+            head_ = 0;
+        }
+    }
+    std::uint64_t left() const noexcept { return left_; }
+
+private:
+    struct part {
+        std::uint32_t from;
+        std::uint32_t count;
+    };
+    std::vector<part> parts_;
+    std::size_t head_ = 0;
+    std::uint32_t used_ = 0;
+    std::uint64_t left_ = 0;
+};
+
+/// Both directions of one connection: `up` from the side that connected or the test's.
+struct life_link {
+    life_flow up;
+    life_flow down;
+    std::uint64_t sent_ns = 0;  // the peer's last bytes
+    bool ours_on_both = false;  // the server connected to itself
+    bool unknown = false;       // the other side went before anybody saw who it was
+};
+
+/// What a peer puts in front of its bytes.
+enum class life_preface : std::uint8_t {
+    none,
+    v1,
+    v2,
+    with_tlvs,
+    too_long,   // more than 536 bytes
+    local,
+    unnamed,    // v1 UNKNOWN
+    bad,
+    cut,        // ends inside
+    late,       // stops inside
+    missing
+};
+
+/// How a peer behaves.
+struct life_peer {
+    sim_peer at;
+    std::uint32_t link = 0;
+    std::uint32_t listener = 0;      // of the test's listeners; 255: it was connected to
+    life_preface preface = life_preface::none;
+    bool acceptable = true;          // the listener takes such a header
+    bool trusted = true;
+    bool names = false;              // `named` is what the handler must see
+    bool silent = false;             // does nothing but wait
+    bool shut = false;
+    endpoint named{};
+    std::vector<std::byte> header;
+    std::size_t header_sent = 0;
+    std::size_t header_most = 0;     // bytes of it that are sent before the peer stops
+    std::uint32_t text_at = 0;
+    std::uint32_t left = 0;          // bytes still to send
+    std::uint32_t piece_max = 1;
+    std::uint32_t take_max = 1;
+    std::uint8_t ending = 0;
+};
+
+/// One connection of the server, from its first event to its last.
+struct life_record {
+    connection_id id{};
+    const deadlines* times = nullptr;
+    std::uint32_t link = none_index;
+    std::uint32_t peer = none_index;
+    std::uint8_t style = 0;
+    bool ours_called = false;  // the connecting side of a link of ours: reads `down`
+    bool by_connect = false;
+    bool accepted = false;
+    bool opened = false;
+    bool opened_told = false;
+    bool closed = false;
+    bool closed_told = false;
+    bool end_told = false;     // on_end
+    bool end_called = false;
+    bool close_called = false;
+    bool kill_called = false;
+    bool paused = false;
+    bool parked = false;
+    bool refused = false;      // output was, since on_writable
+    bool recall = true;        // on_data may come without new bytes
+    bool state_used = false;
+    bool in_exchange = false;
+    std::uint16_t kill_reason = 0;
+    std::uint32_t listener = 255;
+    std::uint32_t left = 0;    // bytes offered and not consumed
+    close_reason reason{};
+    connection_id waiter{};    // who could not move its input here
+    std::uint64_t word = 0;    // of connect
+    std::uint64_t begun_ns = 0;
+    std::uint64_t in_ns = 0;   // the last bytes in, or what counts like them
+    std::uint64_t out_ns = 0;  // the first of the bytes that wait
+    std::uint64_t close_ns = 0;
+    std::uint64_t park_ns = 0;
+    std::uint64_t exchange_ns = 0;
+    std::uint32_t park_ms = 0;
+    std::uint32_t exchange_ms = 0;
+};
+
+enum class life_hook : std::uint8_t {
+    on_open,
+    on_data,
+    on_end,
+    on_writable,
+    on_post,
+    on_timer,
+    on_deadline,
+    on_connect_failed,
+    on_drain,
+    on_datagram,
+    on_close,
+    count_
+};
+inline const char* name(life_hook hook) noexcept {
+    constexpr const char* names[] = {"on_open",     "on_data",     "on_end",   "on_writable",
+                                     "on_post",     "on_timer",    "on_deadline",
+                                     "on_connect_failed", "on_drain", "on_datagram", "on_close"};
+    static_assert(sizeof(names) / sizeof(names[0]) == static_cast<std::size_t>(life_hook::count_));
+    return names[static_cast<std::size_t>(hook)];
+}
+
+/// Sums over lives.
+struct life_counts {
+    template <class Kind>
+    using table = std::array<std::uint64_t, static_cast<std::size_t>(Kind::count_)>;
+    table<close_kind> reasons{};
+    table<refusal_cause> causes{};
+    table<server_event_kind> told{};
+    table<life_hook> hooks{};
+    table<error> own_errors{};  // of calls that answered at once
+    std::array<std::uint64_t, 8> deadlines{};
+    sim_counts sim;
+    std::uint64_t connections = 0;
+    std::uint64_t lives = 0;
+    std::uint64_t bytes_checked = 0;
+    std::uint64_t moved = 0;
+    std::uint64_t moved_to_others = 0;
+    std::uint64_t complete_streams = 0;
+
+    template <class Kind>
+    static void count(table<Kind>& in, Kind what) noexcept {
+        ++in[static_cast<std::size_t>(what)];
+    }
+    void add(const life_counts& other) noexcept {
+        const auto sum = [](auto& to, const auto& from) {
+            for (std::size_t at = 0; at < to.size(); ++at) {
+                to[at] += from[at];
+            }
+        };
+        sum(reasons, other.reasons);
+        sum(causes, other.causes);
+        sum(told, other.told);
+        sum(hooks, other.hooks);
+        sum(own_errors, other.own_errors);
+        sum(deadlines, other.deadlines);
+        sim.add(other.sim);
+        connections += other.connections;
+        lives += other.lives;
+        bytes_checked += other.bytes_checked;
+        moved += other.moved;
+        moved_to_others += other.moved_to_others;
+        complete_streams += other.complete_streams;
+    }
+};
+
+}  // namespace netio_test
+
+#endif

@@ -1,0 +1,208 @@
+// Runs lives (tests/lifecycle.hpp): builds the server, one life after the other until a seed has its
+// connections, looks at the memory afterwards, and prints what happened how often. Test code.
+#ifndef NETIO_TESTS_LIFE_RUN_HPP
+#define NETIO_TESTS_LIFE_RUN_HPP
+
+#include "tests/lifecycle.hpp"
+
+#include <string>
+
+namespace netio_test {
+
+/// The hooks that have no default.
+struct life_plain_handler {
+    life* of;
+    void on_open(connection& c) noexcept { of->on_open(c); }
+    std::size_t on_data(connection& c, bytes in) noexcept { return of->on_data(c, in); }
+    void on_writable(connection& c) noexcept { of->on_writable(c); }
+    void on_post(connection& c, std::uint64_t word) noexcept { of->on_post(c, word); }
+    void on_timer(std::uint64_t word) noexcept { of->on_timer(word); }
+    void on_connect_failed(std::uint64_t word, error why) noexcept {
+        of->on_connect_failed(word, why);
+    }
+    void on_datagram(datagram_socket& via, const datagram& in) noexcept {
+        of->on_datagram(via, in);
+    }
+    void on_close(connection& c, close_reason reason) noexcept { of->on_close(c, reason); }
+};
+/// And all.
+struct life_full_handler : life_plain_handler {
+    void on_end(connection& c) noexcept { of->on_end(c); }
+    void on_deadline(connection& c, deadline_kind which) noexcept { of->on_deadline(c, which); }
+    void on_drain(connection& c) noexcept { of->on_drain(c); }
+};
+struct life_events {
+    life* of;
+    void on_event(const server_event& told) noexcept { of->on_event(told); }
+};
+
+template <class Handler>
+class life_server final : public life_service {
+public:
+    life_server(storage_view box, Handler& handler, life_events& events) noexcept
+        : server_(box, handler, events) {}
+
+    error listen(const listen_options& how, std::uint16_t& port) noexcept override {
+        listener_id id;
+        const error why = server_.listen(how, &id);
+        port = why == error::none ? server_.local(id).port : port;
+        return why;
+    }
+    error open_datagram(const datagram_options& how, endpoint& at) noexcept override {
+        const result<datagram_id> made = server_.open_datagram(how);
+        at = made ? server_.local(made.value) : endpoint{};
+        return made.why;
+    }
+    bool turn(std::uint32_t ms, std::uint32_t worker) noexcept override {
+        return server_.run_once(ms, worker);
+    }
+    bool post(connection_id to, std::uint64_t word) noexcept override {
+        return server_.post(to, word);
+    }
+    result<connection_id> connect(const endpoint& to, std::uint64_t word,
+                                  std::uint32_t worker) noexcept override {
+        return server_.connect(to, word, worker);
+    }
+    result<connection_id> adopt(socket_handle handle, std::uint32_t worker) noexcept override {
+        return server_.adopt(handle, worker);
+    }
+    result<timer_id> after(std::uint64_t ms, std::uint64_t word,
+                           std::uint32_t worker) noexcept override {
+        return server_.after(ms, word, worker);
+    }
+    bool cancel(timer_id timer, std::uint32_t worker) noexcept override {
+        return server_.cancel(timer, worker);
+    }
+    bool send_to(std::uint32_t socket, const endpoint& to, bytes payload) noexcept override {
+        return server_.send_to({socket}, to, payload);
+    }
+    void outgoing(const connect_options& how) noexcept override { server_.outgoing(how); }
+    void no_wipe() noexcept override { server_.wipe_released(false); }
+    void stop() noexcept override { server_.stop(); }
+    void drain(std::uint64_t ms) noexcept override { server_.drain(ms); }
+    server_stats stats() const noexcept override { return server_.stats(); }
+    error failed() const noexcept { return server_.failure().code; }
+
+private:
+    server<Handler, simulator, allow_all, life_events> server_;
+};
+
+/// Memory for one server after the other, zeroed in between.
+class life_memory {
+public:
+    mutable_bytes fresh(std::size_t count) {
+        all_.assign(count + detail::page_bytes, std::byte{0});
+        const auto at = reinterpret_cast<std::uintptr_t>(all_.data());
+        const std::size_t skip = (detail::page_bytes - at % detail::page_bytes) %
+                                 detail::page_bytes;
+        return mutable_bytes(all_).subspan(skip, count);
+    }
+
+private:
+    std::vector<std::byte> all_;
+};
+
+/// Is nothing of a connection left where connections have their bytes?
+inline const char* life_leftover(bytes memory, const limits& sizes) noexcept {
+    const auto place = detail::storage_layout<simulator>::of(sizes);
+    const std::size_t slots = share(sizes.connections_max, sizes.workers_max);
+    const std::size_t buffers = detail::worker_layout<simulator>::buffers_of(sizes);
+    struct stretch {
+        const char* name;
+        std::size_t from, count;
+    };
+    const auto& each = place.worker;
+    const stretch all[] = {{"an endpoint is left", each.endpoints,
+                            slots * sizeof(detail::endpoint_pair)},
+                           {"queued output is left", each.output,
+                            slots * sizeof(detail::output_words)},
+                           {"preface bytes are left", each.ingress, slots * detail::ingress_bytes},
+                           {"user state is left", each.user, slots * detail::user_bytes},
+                           {"bytes are left in a buffer", each.buffers,
+                            buffers * sizes.buffer_bytes}};
+    for (std::uint32_t worker = 0; worker < sizes.workers_max; ++worker) {
+        for (const stretch& one : all) {
+            const std::size_t from = place.workers + worker * each.total + one.from;
+            for (std::byte byte : memory.subspan(from, one.count)) {
+                if (byte != std::byte{0}) {
+                    return one.name;
+                }
+            }
+        }
+    }
+    return nullptr;
+}
+
+inline void life_check_pools(life& of, const server_stats& stats) noexcept {
+    of.check(stats.open == 0, "open connections are counted to zero");
+    for (const pool_stats& pool : stats.pools) {
+        of.check(pool.in_use == 0, pool.name);
+    }
+    of.check(stats.counts.opened <= stats.counts.closed, "opened and closed");
+}
+
+template <class Handler>
+void life_serve(life& of, mutable_bytes memory, const life_shape& shape) noexcept {
+    Handler handler{};
+    handler.of = &of;
+    life_events events{&of};
+    {
+        life_server<Handler> service({memory, of.sizes}, handler, events);
+        of.check(service.failed() == error::none, "the server is built");
+        of.run(service);
+        of.finish(service);
+        if (of.failed() == nullptr) {
+            of.check_timers_gone();
+            life_check_pools(of, service.stats());
+        }
+    }
+    if (of.failed() == nullptr) {
+        of.check(of.net.descriptors_open() == 3, "descriptors are closed");
+        if (of.wiping && shape.check_storage) {
+            const char* left = life_leftover(memory, of.sizes);
+            of.check(left == nullptr, left);
+        }
+    }
+}
+
+/// All lives of one seed (or script). What went wrong, or nullptr.
+inline const char* life_run(sim_chooser chooser, const life_shape& shape, life_counts& counts) {
+    life_memory memory;
+    std::uint64_t begun = 0;
+    for (std::uint32_t serial = chooser.below(20); begun < shape.connections; ++serial) {
+        sim_options how = sim_options::swarm(chooser);
+        const auto more = [&](sim_fault fault, std::uint32_t times) {
+            std::uint16_t& weight = how.weights[static_cast<std::size_t>(fault)];
+            weight = static_cast<std::uint16_t>(std::min(weight * times, 300u));
+        };
+        more(sim_fault::start_error, 10);
+        how.descriptors_max = chooser.below(8) == 0 ? 200 : 1'000'000;
+        sim_network net(chooser, how);
+        net.enter();
+        life_counts of_life;
+        life now(net, of_life, shape);
+        now.choose_sizes(serial);
+        const mutable_bytes all = memory.fresh(bytes_needed<simulator>(now.sizes));
+        if (now.plain) {
+            life_serve<life_plain_handler>(now, all, shape);
+        } else {
+            life_serve<life_full_handler>(now, all, shape);
+        }
+        chooser = net.choose;
+        of_life.sim = net.counts;
+        ++of_life.lives;
+        counts.add(of_life);
+        begun += of_life.connections + 1;
+        if (now.failed() != nullptr) {
+            return now.failed();
+        }
+        if (chooser.exhausted()) {
+            break;
+        }
+    }
+    return nullptr;
+}
+
+}  // namespace netio_test
+
+#endif
