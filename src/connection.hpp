@@ -60,6 +60,7 @@ namespace detail {
 struct worker_core;
 
 inline constexpr std::size_t ingress_bytes = 536;
+static_assert(ingress_bytes <= buffer_bytes_min);
 inline constexpr std::size_t user_bytes = 64;
 
 /// The sides of a connection as it presents itself: the real client's behind a proxy.
@@ -403,6 +404,7 @@ struct worker_core {
     std::uint32_t preface_buffers;
     std::uint32_t buffers_lent;    // in the handler's hands
     std::uint32_t moved_bytes;     // by move_input_to in this on_data
+    std::uint32_t shut;            // no new connection of any kind: everything is being ended
     worker_counters counts;
 
     std::uint32_t index_of(const connection& c) const noexcept {
@@ -977,7 +979,7 @@ inline void worker_core::count_out(connection& c) noexcept {
 
 inline result<connection_id> worker_core::connect(const stream_address& to,
                                                   std::uint64_t word) noexcept {
-    if (shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
+    if (shut != 0 || shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
         return error::stopped;
     }
     const std::uint32_t index =

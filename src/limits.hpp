@@ -12,6 +12,10 @@ inline constexpr std::uint32_t slots_max = 0xFFFFFFu;
 /// Pieces of queued output a connection can hold; a static piece takes two.
 inline constexpr std::uint32_t output_pieces_max = 8;
 
+/// The smallest pool buffer: what is left of a preface always fits into one, so that a single free
+/// output buffer is enough to move it on.
+inline constexpr std::uint32_t buffer_bytes_min = 536;
+
 /// Sizes of everything, fixed when the memory is laid out. Each line says what it stops.
 /// Connections, buffers, posts, timers and datagram sends are divided equally among the workers
 /// (rounded up), and never cross from one to another.
@@ -22,9 +26,9 @@ struct limits {
     std::uint32_t workers_max = 1;
     /// Listening sockets.
     std::uint32_t listeners_max = 8;
-    /// Bytes of one pool buffer: the largest message that can wait unconsumed, and what one receive
-    /// can take. 64 more than 16 KiB, so that a message of 16 KiB is a short read and needs no
-    /// second receive to see that the socket is empty.
+    /// Bytes of one pool buffer, at least 536: the largest message that can wait unconsumed, and what
+    /// one receive can take. 64 more than 16 KiB, so that a message of 16 KiB is a short read and
+    /// needs no second receive to see that the socket is empty.
     std::uint32_t buffer_bytes = 16 * 1024 + 64;
     /// Pool buffers that may hold received bytes. Stops: slow senders taking all memory.
     std::uint32_t input_buffers_max = 256;
@@ -61,7 +65,7 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
         {"workers_max", sizes.workers_max, 1, 255},
         {"connections_max", sizes.connections_max, sizes.workers_max, slots_max},
         {"listeners_max", sizes.listeners_max, 1, 255},
-        {"buffer_bytes", sizes.buffer_bytes, 64, (1u << 20) - 1},
+        {"buffer_bytes", sizes.buffer_bytes, buffer_bytes_min, (1u << 20) - 1},
         {"input_buffers_max", sizes.input_buffers_max, sizes.workers_max, slots_max - 1},
         {"output_buffers_max", sizes.output_buffers_max, sizes.workers_max, slots_max - 1},
         {"connection_output_buffers_max", sizes.connection_output_buffers_max, 1,

@@ -127,6 +127,9 @@ public:
         return core_.connect(to, word);
     }
     result<connection_id> adopt(socket_handle handle) noexcept {
+        if (core_.shut != 0 || core_.shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
+            return error::stopped;
+        }
         read_clock();
         const std::uint32_t index = core_.take_slot(origin::adopted, kind::open);
         if (index == none_index) {
@@ -585,6 +588,7 @@ private:
     /// The inline bytes move to a pool buffer, which is the window from now on.
     void take_over_inline(connection& c, std::uint32_t index) noexcept {
         const bytes kept = c.input();
+        NETIO_ASSERT(kept.size() <= core_.pool.buffer_bytes());
         std::memcpy(core_.pool.data(index), kept.data(), kept.size());
         core_.counts.bytes_copied += kept.size();
         c.release_window();
@@ -1068,9 +1072,7 @@ private:
     }
 
     void receive_into_window(connection& c) noexcept {
-        // More than a buffer can be left of the preface where buffers are small: it stays, then.
-        if (c.has(flags::window_inline) && c.state_ == kind::open &&
-            c.window_end_ - c.window_begin_ <= core_.pool.buffer_bytes()) {
+        if (c.has(flags::window_inline) && c.state_ == kind::open) {
             const std::uint32_t index = core_.pool.take(side::input);
             if (index != none_index) {
                 take_over_inline(c, index);
@@ -1188,6 +1190,7 @@ private:
 
     void finish_worker() noexcept {
         w_.finished = true;
+        core_.shut = 1;
         if (w_.draining) {
             server_event told;
             told.kind = server_event_kind::drain_finished;
@@ -1269,6 +1272,7 @@ private:
 
     void begin_sweep() noexcept {
         w_.sweeping = true;
+        core_.shut = w_.stopping || w_.drain_late ? 1 : 0;
         w_.sweep_at = 0;
         if (w_.accept_stopped == 0) {
             w_.accept_stopped = 1;

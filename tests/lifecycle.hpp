@@ -254,7 +254,7 @@ inline void life::choose_sizes(std::uint32_t serial) noexcept {
     sizes.workers_max = workers;
     sizes.connections_max = between(workers, 40);
     sizes.listeners_max = between(1, 3);
-    sizes.buffer_bytes = one_in(4) ? between(1024, 2048) : between(64, 700);
+    sizes.buffer_bytes = one_in(4) ? between(1024, 2048) : between(536, 700);
     sizes.input_buffers_max = between(workers, 16);
     sizes.output_buffers_max = between(workers, 16);
     sizes.connection_output_buffers_max = between(1, 8);
@@ -272,7 +272,7 @@ inline void life::choose_sizes(std::uint32_t serial) noexcept {
         &sizes.preface_buffers_max, &sizes.posts_max,     &sizes.timers_max,
         &sizes.datagram_sockets_max, &sizes.datagram_sends_max, &sizes.events_per_turn,
         &sizes.workers_max};
-    const std::uint32_t least[] = {workers, 1, 64, workers, workers, 1, 0, workers, 0, 0, 0, 4, 1};
+    const std::uint32_t least[] = {workers, 1, 536, workers, workers, 1, 0, workers, 0, 0, 0, 4, 1};
     constexpr std::uint32_t count = sizeof(least) / sizeof(least[0]);
     for (std::uint32_t at = 0; at < count; ++at) {
         if (serial % 20 == at || serial % 20 == 19) {

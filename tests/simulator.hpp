@@ -163,6 +163,7 @@ private:
         bool known = false;
         bool in_bag = false;
         bool starved = false;
+        bool served = false;  // stood in the line, and it is its turn
     };
     struct datagram_send {
         token who{};
@@ -600,7 +601,7 @@ inline void simulator::serve_starved() noexcept {
                    receivers_[next.slot].serial == next.serial) {
             receiver& of = receivers_[next.slot];
             of.starved = false;
-            of.in_bag = of.on;
+            of.in_bag = of.served = of.on;
             if (of.on) {
                 bag(thing::receive_from, next.slot, of.serial);
                 starved_.swap(line);
@@ -1338,7 +1339,12 @@ inline bool simulator::run_receive_from(std::uint32_t slot, event& out) noexcept
     if (waiting.empty()) {
         return false;
     }
-    const std::uint32_t buffer = take_buffer(of.starved, thing::receive_from, slot, of.serial);
+    const std::uint32_t first_in_line = of.served ? pool_->take(side::input) : none_index;
+    of.served = false;
+    const std::uint32_t buffer =
+        first_in_line != none_index
+            ? first_in_line
+            : take_buffer(of.starved, thing::receive_from, slot, of.serial);
     if (buffer == none_index) {
         return false;
     }
