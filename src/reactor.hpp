@@ -710,7 +710,9 @@ private:
             c.overflow_ = c.overflow_end_ = 0;
             return;
         }
-        compact(c, c.overflow_end_);
+        if (c.window_capacity() - c.window_end_ < c.overflow_end_ && c.window_begin_ != 0) {
+            move_to_front(c);  // while a second buffer waits the window is full: nothing may pass it
+        }
         const std::uint32_t room = c.window_capacity() - c.window_end_;
         const std::uint32_t count = room < c.overflow_end_ ? room : c.overflow_end_;
         std::byte* second = core_.pool.data(c.overflow_ - 1);
@@ -732,9 +734,12 @@ private:
     /// was consumed in front: so each byte is moved at most once for each byte consumed.
     void compact(connection& c, std::uint32_t wanted) noexcept {
         const std::uint32_t room = c.window_capacity() - c.window_end_;
-        if (room >= wanted || room >= c.window_begin_) {
-            return;
+        if (room < wanted && room < c.window_begin_) {
+            move_to_front(c);
         }
+    }
+
+    void move_to_front(connection& c) noexcept {
         std::byte* at = c.window_memory();
         const std::uint32_t left = c.window_end_ - c.window_begin_;
         std::memmove(at, at + c.window_begin_, left);
@@ -791,7 +796,8 @@ private:
             }
         }
         const bool full = c.window_end_ - c.window_begin_ >= core_.pool.buffer_bytes();
-        if (full && consumed == 0 && c.wants_data() && !c.has(flags::refused)) {
+        if (full && consumed == 0 && c.wants_data() &&
+            !c.has(flags::refused | flags::data_due)) {
             c.because(close_kind::input_too_long);
             c.set(flags::kill_wanted);
         }
@@ -1080,6 +1086,7 @@ private:
         }
         compact(c, core_.pool.buffer_bytes());
         const std::uint32_t room = c.window_capacity() - c.window_end_;
+        NETIO_ASSERT(room == 0 || c.overflow_ == 0);
         if (room != 0) {
             c.set(flags::receiving | flags::receiving_into);
             w_.backend.start_receive(who_of(c), {c.window_memory() + c.window_end_, room}, 0);

@@ -62,6 +62,27 @@ public:
         }
         return true;
     }
+    /// For a replay: where in the text these bytes are, and where the next parts should be.
+    void explain(bytes found) const noexcept {
+        for (std::size_t at = 0; at < found.size();) {
+            std::size_t best = 0;
+            std::uint32_t where = 0;
+            for (std::uint32_t from = 0; from < life_text_period; ++from) {
+                std::size_t same = 0;
+                while (at + same < found.size() && found[at + same] == *life_text(from + static_cast<std::uint32_t>(same))) {
+                    ++same;
+                }
+                where = same > best ? from : where;
+                best = std::max(best, same);
+            }
+            std::fprintf(stderr, "found: %zu bytes from %u\n", best, where);
+            at += std::max<std::size_t>(best, 1);
+        }
+        for (std::size_t at = head_; at < parts_.size(); ++at) {
+            std::fprintf(stderr, "due: %u bytes from %u\n", parts_[at].count, parts_[at].from);
+        }
+        std::fprintf(stderr, "used of the first: %u\n", used_);
+    }
     /// The next `count` bytes went by, and came into `to` if there is one.
     void pass(std::size_t count, life_flow* to = nullptr) noexcept {
         while (count != 0 && head_ != parts_.size()) {

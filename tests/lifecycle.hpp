@@ -60,7 +60,7 @@ public:
     bool plain = false;       // the handler has only the hooks without a default
     bool wiping = true;
     const char* failed() const noexcept { return failed_; }
-    void fail(const char* why) noexcept { failed_ = failed_ == nullptr ? why : failed_; }
+    NETIO_COLD void fail(const char* why) noexcept { failed_ = failed_ == nullptr ? why : failed_; }
     bool check(bool holds, const char* why) noexcept {
         if (!holds) {
             fail(why);
@@ -209,6 +209,8 @@ private:
     void wake_everyone() noexcept;
     void run_out() noexcept;
     void show_left() noexcept;
+    void show(const life_record& r) noexcept;
+    static bool replaying() noexcept;
     bool all_gone() const noexcept { return open_records_ == 0; }
 
     life_counts& counts_;
@@ -523,7 +525,12 @@ inline std::size_t life::on_data(connection& c, bytes in) noexcept {
           "at most one buffer is offered");
     if (known(r)) {
         counts_.bytes_checked += in.size();
-        check(flow_in(r).matches(in), "bytes lost, doubled or out of order on the way in");
+        if (!check(flow_in(r).matches(in), "bytes lost, doubled or out of order on the way in")) {
+            show(r);
+            if (replaying()) {
+                flow_in(r).explain(in);
+            }
+        }
     }
     if (known(r) && flow_in(r).left() == in.size()) {  // they came after they were sent
         r.in_ns = std::max(r.in_ns, links_[r.link].sent_ns);
@@ -1647,25 +1654,11 @@ inline void life::check_timers_gone() noexcept {
 /// For a replay: who is still there, and as what.
 inline void life::show_left() noexcept {
     for (const life_record& r : records_) {
-        if (r.closed_told || std::getenv("NETIO_SEED") == nullptr) {
-            continue;
+        if (!r.closed_told) {
+            show(r);
         }
-        std::fprintf(stderr, "left: %s%s%s%s%s%s%s%s%s%s%s%sstyle %d, input left %u",
-                     r.accepted ? "accepted " : "", r.by_connect ? "connect " : "",
-                     r.opened ? "opened " : "", r.closed ? "closed " : "",
-                     r.end_told ? "end_told " : "", r.end_called ? "end_called " : "",
-                     r.close_called ? "close_called " : "", r.kill_called ? "kill_called " : "",
-                     r.paused ? "paused " : "", r.parked ? "parked " : "",
-                     r.refused ? "refused " : "", r.waiter ? "waiter " : "", r.style, r.left);
-        if (r.link != none_index) {
-            std::fprintf(stderr, ", in %llu, out %llu%s",
-                         static_cast<unsigned long long>(flow_in(r).left()),
-                         static_cast<unsigned long long>(flow_out(r).left()),
-                         links_[r.link].ours_on_both ? ", ours on both" : "");
-        }
-        std::fprintf(stderr, "\n");
     }
-    if (std::getenv("NETIO_SEED") != nullptr) {
+    if (replaying()) {
         for (const pool_stats& pool : service_->stats().pools) {
             std::fprintf(stderr, "%s %u of %u, ", pool.name, pool.in_use, pool.capacity);
         }
@@ -1677,6 +1670,26 @@ inline void life::show_left() noexcept {
                          p.at.finished() ? " finished" : "", p.at.was_reset() ? " reset" : "");
         }
     }
+}
+inline bool life::replaying() noexcept { return std::getenv("NETIO_SEED") != nullptr; }
+inline void life::show(const life_record& r) noexcept {
+    if (!replaying()) {
+        return;
+    }
+    std::fprintf(stderr, "connection: %s%s%s%s%s%s%s%s%s%s%s%sstyle %d, input left %u",
+                 r.accepted ? "accepted " : "", r.by_connect ? "connect " : "",
+                 r.opened ? "opened " : "", r.closed ? "closed " : "",
+                 r.end_told ? "end_told " : "", r.end_called ? "end_called " : "",
+                 r.close_called ? "close_called " : "", r.kill_called ? "kill_called " : "",
+                 r.paused ? "paused " : "", r.parked ? "parked " : "",
+                 r.refused ? "refused " : "", r.waiter ? "waiter " : "", r.style, r.left);
+    if (r.link != none_index) {
+        std::fprintf(stderr, ", in %llu, out %llu%s",
+                     static_cast<unsigned long long>(flow_in(r).left()),
+                     static_cast<unsigned long long>(flow_out(r).left()),
+                     links_[r.link].ours_on_both ? ", ours on both" : "");
+    }
+    std::fprintf(stderr, "\n");
 }
 
 /// The end: everybody behaves and all must end by itself, or a drain, or a stop.

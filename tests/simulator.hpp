@@ -127,6 +127,7 @@ private:
         bool receive_over = false;
         bool receive_bagged = false;
         bool starved = false;
+        bool filling = false;  // just now: both ends of a stream may be ours
         std::uint64_t receive_told = 0;  // the wait that reported the last event
         mutable_bytes into{};
         std::uint64_t into_hash = 0;
@@ -190,6 +191,7 @@ private:
     std::uint32_t take_buffer(bool& starved, thing what, std::uint32_t slot,
                               std::uint32_t serial) noexcept;
     bool perform_receive(std::uint32_t slot) noexcept;
+    bool fill(std::uint32_t slot) noexcept;
     void take_bytes(stream& to, sim_end& end, mutable_bytes at, std::size_t count) noexcept;
     void perform_end(stream& to, sim_end& end) noexcept;
     bool push_arrival(stream& to, const arrival& what) noexcept;
@@ -248,7 +250,6 @@ private:
     std::uint32_t attached_ = 0;
     bool woken_ = false;
     bool waiting_ = false;
-    bool performing_ = false;
     std::uint64_t waits_ = 1;
     std::vector<stream> streams_;
     std::vector<acceptor> acceptors_;
@@ -527,7 +528,7 @@ inline void simulator::touched_stream(std::uint32_t slot) noexcept {
     if (of.armed && !of.starved && readable(of)) {
         // A kernel that works in the background fills buffers before anybody asks.
         // But not one that is being filled just now, where both ends of a stream are ours.
-        if (net_->options.proactor && !performing_ && net_->choose.below(2) == 1) {
+        if (net_->options.proactor && !of.filling && net_->choose.below(2) == 1) {
             perform_receive(slot);
         }
         post_receive(slot);
@@ -897,10 +898,7 @@ inline void simulator::take_bytes(stream& to, sim_end& end, mutable_bytes at,
         end.finished = false;
     }
     if (end.other != none_index) {
-        const bool outer = performing_;
-        performing_ = true;
         net_->touch(end.other);
-        performing_ = outer;
     }
 }
 
@@ -919,6 +917,12 @@ inline void simulator::perform_end(stream& to, sim_end& end) noexcept {
 
 /// What recv(2) would do: true if there is something to report now.
 inline bool simulator::perform_receive(std::uint32_t slot) noexcept {
+    streams_[slot].filling = true;
+    const bool found = fill(slot);
+    streams_[slot].filling = false;
+    return found;
+}
+inline bool simulator::fill(std::uint32_t slot) noexcept {
     stream& of = streams_[slot];
     sim_end& end = net_->end(of.end);
     if (!of.armed || of.arrivals_count + 1 >= arrivals_max || !readable(of)) {
@@ -1278,7 +1282,14 @@ inline bool simulator::run_close(std::uint32_t slot, event& out) noexcept {
     const std::uint32_t end = of.end;
     net_->end(end).owner = nullptr;
     forget(of, slot);
+    if (net_->end(end).unread() != 0) {
+        net_->reset_other(end);  // bytes that came after the close are answered with RST
+    }
+    const std::uint32_t other = net_->end(end).other;
     net_->free_end(end);
+    if (other != none_index) {
+        net_->touch(other);  // whoever waits for room here waits no longer
+    }
     net_->count_descriptor(-1);
     return true;
 }
