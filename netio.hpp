@@ -1324,6 +1324,10 @@ inline constexpr std::uint32_t slots_max = 0xFFFFFFu;
 /// Pieces of queued output a connection can hold; a static piece takes two.
 inline constexpr std::uint32_t output_pieces_max = 8;
 
+/// The smallest pool buffer: what is left of a preface always fits into one, so that a single free
+/// output buffer is enough to move it on.
+inline constexpr std::uint32_t buffer_bytes_min = 536;
+
 /// Sizes of everything, fixed when the memory is laid out. Each line says what it stops.
 /// Connections, buffers, posts, timers and datagram sends are divided equally among the workers
 /// (rounded up), and never cross from one to another.
@@ -1334,9 +1338,9 @@ struct limits {
     std::uint32_t workers_max = 1;
     /// Listening sockets.
     std::uint32_t listeners_max = 8;
-    /// Bytes of one pool buffer: the largest message that can wait unconsumed, and what one receive
-    /// can take. 64 more than 16 KiB, so that a message of 16 KiB is a short read and needs no
-    /// second receive to see that the socket is empty.
+    /// Bytes of one pool buffer, at least 536: the largest message that can wait unconsumed, and what
+    /// one receive can take. 64 more than 16 KiB, so that a message of 16 KiB is a short read and
+    /// needs no second receive to see that the socket is empty.
     std::uint32_t buffer_bytes = 16 * 1024 + 64;
     /// Pool buffers that may hold received bytes. Stops: slow senders taking all memory.
     std::uint32_t input_buffers_max = 256;
@@ -1373,7 +1377,7 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
         {"workers_max", sizes.workers_max, 1, 255},
         {"connections_max", sizes.connections_max, sizes.workers_max, slots_max},
         {"listeners_max", sizes.listeners_max, 1, 255},
-        {"buffer_bytes", sizes.buffer_bytes, 64, (1u << 20) - 1},
+        {"buffer_bytes", sizes.buffer_bytes, buffer_bytes_min, (1u << 20) - 1},
         {"input_buffers_max", sizes.input_buffers_max, sizes.workers_max, slots_max - 1},
         {"output_buffers_max", sizes.output_buffers_max, sizes.workers_max, slots_max - 1},
         {"connection_output_buffers_max", sizes.connection_output_buffers_max, 1,
@@ -5233,6 +5237,7 @@ namespace detail {
 struct worker_core;
 
 inline constexpr std::size_t ingress_bytes = 536;
+static_assert(ingress_bytes <= buffer_bytes_min);
 inline constexpr std::size_t user_bytes = 64;
 
 /// The sides of a connection as it presents itself: the real client's behind a proxy.
@@ -5495,6 +5500,7 @@ private:
     output_queue output() const noexcept;
     void touch() noexcept;
     void refuse_output(bool pool_is_empty) noexcept;
+    void no_more_room() noexcept;
     void* user_memory() noexcept;
     std::byte* window_memory() const noexcept;
     std::uint32_t window_capacity() const noexcept;
@@ -5575,6 +5581,7 @@ struct worker_core {
     std::uint32_t preface_buffers;
     std::uint32_t buffers_lent;    // in the handler's hands
     std::uint32_t moved_bytes;     // by move_input_to in this on_data
+    std::uint32_t shut;            // no new connection of any kind: everything is being ended
     worker_counters counts;
 
     std::uint32_t index_of(const connection& c) const noexcept {
@@ -6044,8 +6051,17 @@ inline void connection::stop_parking() noexcept {
 
 inline bool connection::parked() const noexcept { return has(is_parked); }
 
+/// Output was refused and will never have room again: input that waits for it is offered once more.
+inline void connection::no_more_room() noexcept {
+    if (has(refused)) {
+        unset(refused);
+        set(data_due);
+    }
+}
+
 inline void connection::end() noexcept {
     set(end_wanted);
+    no_more_room();
     touch();
 }
 
@@ -6140,7 +6156,7 @@ inline void worker_core::count_out(connection& c) noexcept {
 
 inline result<connection_id> worker_core::connect(const stream_address& to,
                                                   std::uint64_t word) noexcept {
-    if (shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
+    if (shut != 0 || shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
         return error::stopped;
     }
     const std::uint32_t index =
@@ -8611,6 +8627,9 @@ public:
         return core_.connect(to, word);
     }
     result<connection_id> adopt(socket_handle handle) noexcept {
+        if (core_.shut != 0 || core_.shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
+            return error::stopped;
+        }
         read_clock();
         const std::uint32_t index = core_.take_slot(origin::adopted, kind::open);
         if (index == none_index) {
@@ -9069,6 +9088,7 @@ private:
     /// The inline bytes move to a pool buffer, which is the window from now on.
     void take_over_inline(connection& c, std::uint32_t index) noexcept {
         const bytes kept = c.input();
+        NETIO_ASSERT(kept.size() <= core_.pool.buffer_bytes());
         std::memcpy(core_.pool.data(index), kept.data(), kept.size());
         core_.counts.bytes_copied += kept.size();
         c.release_window();
@@ -9190,7 +9210,9 @@ private:
             c.overflow_ = c.overflow_end_ = 0;
             return;
         }
-        compact(c, c.overflow_end_);
+        if (c.window_capacity() - c.window_end_ < c.overflow_end_ && c.window_begin_ != 0) {
+            move_to_front(c);  // while a second buffer waits the window is full: nothing may pass it
+        }
         const std::uint32_t room = c.window_capacity() - c.window_end_;
         const std::uint32_t count = room < c.overflow_end_ ? room : c.overflow_end_;
         std::byte* second = core_.pool.data(c.overflow_ - 1);
@@ -9212,9 +9234,12 @@ private:
     /// was consumed in front: so each byte is moved at most once for each byte consumed.
     void compact(connection& c, std::uint32_t wanted) noexcept {
         const std::uint32_t room = c.window_capacity() - c.window_end_;
-        if (room >= wanted || room >= c.window_begin_) {
-            return;
+        if (room < wanted && room < c.window_begin_) {
+            move_to_front(c);
         }
+    }
+
+    void move_to_front(connection& c) noexcept {
         std::byte* at = c.window_memory();
         const std::uint32_t left = c.window_end_ - c.window_begin_;
         std::memmove(at, at + c.window_begin_, left);
@@ -9270,8 +9295,9 @@ private:
                 c.set(flags::data_due);
             }
         }
-        const bool full = c.window_end_ - c.window_begin_ == core_.pool.buffer_bytes();
-        if (full && consumed == 0 && c.wants_data() && !c.has(flags::refused)) {
+        const bool full = c.window_end_ - c.window_begin_ >= core_.pool.buffer_bytes();
+        if (full && consumed == 0 && c.wants_data() &&
+            !c.has(flags::refused | flags::data_due)) {
             c.because(close_kind::input_too_long);
             c.set(flags::kill_wanted);
         }
@@ -9351,6 +9377,7 @@ private:
         if (c.output_.words != 0) {
             c.output().clear();
         }
+        c.no_more_room();
         // What the peer sent before it vanished is still to be had; the receive will end of itself.
         if (c.state_ != kind::closing && (c.has(flags::peer_ended) || !c.wants_data())) {
             begin_close(c, true);
@@ -9559,6 +9586,7 @@ private:
         }
         compact(c, core_.pool.buffer_bytes());
         const std::uint32_t room = c.window_capacity() - c.window_end_;
+        NETIO_ASSERT(room == 0 || c.overflow_ == 0);
         if (room != 0) {
             c.set(flags::receiving | flags::receiving_into);
             w_.backend.start_receive(who_of(c), {c.window_memory() + c.window_end_, room}, 0);
@@ -9669,6 +9697,7 @@ private:
 
     void finish_worker() noexcept {
         w_.finished = true;
+        core_.shut = 1;
         if (w_.draining) {
             server_event told;
             told.kind = server_event_kind::drain_finished;
@@ -9750,6 +9779,7 @@ private:
 
     void begin_sweep() noexcept {
         w_.sweeping = true;
+        core_.shut = w_.stopping || w_.drain_late ? 1 : 0;
         w_.sweep_at = 0;
         if (w_.accept_stopped == 0) {
             w_.accept_stopped = 1;
