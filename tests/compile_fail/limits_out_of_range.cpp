@@ -2,9 +2,9 @@
 #include "netio.hpp"
 
 #ifdef NETIO_EXPECT_OK
-constexpr std::uint32_t buffer_bytes = 64;
+constexpr std::uint32_t buffer_bytes = 536;
 #else
-constexpr std::uint32_t buffer_bytes = 63;
+constexpr std::uint32_t buffer_bytes = 535;
 #endif
 constinit static netio::storage<netio::limits{.buffer_bytes = buffer_bytes}> memory;
 
