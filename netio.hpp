@@ -5455,7 +5455,7 @@ private:
         close_wanted = 1u << 8,
         kill_wanted = 1u << 9,
         is_paused = 1u << 10,
-        refused = 1u << 11,         // output was refused since the last on_data
+        refused = 1u << 11,         // output was refused: on_writable when there is room
         data_due = 1u << 12,        // on_data is owed
         opened = 1u << 13,          // on_open ran, so on_close will
         touched = 1u << 14,         // in the list of those to settle
@@ -5473,6 +5473,7 @@ private:
         attached = 1u << 26,        // the backend knows the handle
         output_used = 1u << 27,     // the output words were touched
         due_listed = 1u << 28,      // in the list of those on_data is owed to
+        blocked = 1u << 31,         // output was refused since the last on_data
         open_due = 1u << 30,        // adopted: on_open comes in the next turn
         discarding = 1u << 29,      // the scratch end of the ingress was lent to the kernel
     };
@@ -5817,7 +5818,7 @@ inline output_queue connection::output() const noexcept {
 inline void connection::touch() noexcept { core().touch(*this); }
 
 inline void connection::refuse_output(bool pool_is_empty) noexcept {
-    set(refused);
+    set(refused | blocked);
     if (pool_is_empty) {
         core().wait_for_pool(*this);
     }
@@ -6053,10 +6054,10 @@ inline bool connection::parked() const noexcept { return has(is_parked); }
 
 /// Output was refused and will never have room again: input that waits for it is offered once more.
 inline void connection::no_more_room() noexcept {
-    if (has(refused)) {
-        unset(refused);
+    if (has(blocked)) {
         set(data_due);
     }
+    unset(refused | blocked);
 }
 
 inline void connection::end() noexcept {
@@ -9266,6 +9267,7 @@ private:
         if (!in.empty()) {
             // `refused` stays: it may be another connection that was refused our output, and only
             // on_writable tells it of room.
+            c.unset(flags::blocked);
             core_.moved_bytes = 0;
             const std::size_t consumed = handler_.on_data(c, in);
             after_callback();
@@ -9297,7 +9299,7 @@ private:
         }
         const bool full = c.window_end_ - c.window_begin_ >= core_.pool.buffer_bytes();
         if (full && consumed == 0 && c.wants_data() &&
-            !c.has(flags::refused | flags::data_due)) {
+            !c.has(flags::blocked | flags::data_due)) {
             c.because(close_kind::input_too_long);
             c.set(flags::kill_wanted);
         }
@@ -9309,7 +9311,7 @@ private:
             c.has(flags::data_due)) {
             return;
         }
-        if (c.window_begin_ != c.window_end_ && c.has(flags::refused)) {
+        if (c.window_begin_ != c.window_end_ && c.has(flags::blocked)) {
             return;
         }
         c.set(flags::end_told);
@@ -9428,12 +9430,14 @@ private:
             }
             return;
         }
-        c.unset(flags::refused);
+        const bool owed = c.has(flags::blocked);
+        c.unset(flags::refused | flags::blocked);
         if constexpr (detail::names_on_writable<Handler>) {
             handler_.on_writable(c);
             after_callback();
         }
-        if (c.window_begin_ != c.window_end_ || c.has(flags::peer_ended)) {
+        if (owed && !c.has(flags::blocked) &&
+            (c.window_begin_ != c.window_end_ || c.has(flags::peer_ended))) {
             deliver(c);
         }
     }

@@ -278,7 +278,7 @@ private:
         close_wanted = 1u << 8,
         kill_wanted = 1u << 9,
         is_paused = 1u << 10,
-        refused = 1u << 11,         // output was refused since the last on_data
+        refused = 1u << 11,         // output was refused: on_writable when there is room
         data_due = 1u << 12,        // on_data is owed
         opened = 1u << 13,          // on_open ran, so on_close will
         touched = 1u << 14,         // in the list of those to settle
@@ -296,6 +296,7 @@ private:
         attached = 1u << 26,        // the backend knows the handle
         output_used = 1u << 27,     // the output words were touched
         due_listed = 1u << 28,      // in the list of those on_data is owed to
+        blocked = 1u << 31,         // output was refused since the last on_data
         open_due = 1u << 30,        // adopted: on_open comes in the next turn
         discarding = 1u << 29,      // the scratch end of the ingress was lent to the kernel
     };
@@ -640,7 +641,7 @@ inline output_queue connection::output() const noexcept {
 inline void connection::touch() noexcept { core().touch(*this); }
 
 inline void connection::refuse_output(bool pool_is_empty) noexcept {
-    set(refused);
+    set(refused | blocked);
     if (pool_is_empty) {
         core().wait_for_pool(*this);
     }
@@ -876,10 +877,10 @@ inline bool connection::parked() const noexcept { return has(is_parked); }
 
 /// Output was refused and will never have room again: input that waits for it is offered once more.
 inline void connection::no_more_room() noexcept {
-    if (has(refused)) {
-        unset(refused);
+    if (has(blocked)) {
         set(data_due);
     }
+    unset(refused | blocked);
 }
 
 inline void connection::end() noexcept {

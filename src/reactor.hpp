@@ -766,6 +766,7 @@ private:
         if (!in.empty()) {
             // `refused` stays: it may be another connection that was refused our output, and only
             // on_writable tells it of room.
+            c.unset(flags::blocked);
             core_.moved_bytes = 0;
             const std::size_t consumed = handler_.on_data(c, in);
             after_callback();
@@ -797,7 +798,7 @@ private:
         }
         const bool full = c.window_end_ - c.window_begin_ >= core_.pool.buffer_bytes();
         if (full && consumed == 0 && c.wants_data() &&
-            !c.has(flags::refused | flags::data_due)) {
+            !c.has(flags::blocked | flags::data_due)) {
             c.because(close_kind::input_too_long);
             c.set(flags::kill_wanted);
         }
@@ -809,7 +810,7 @@ private:
             c.has(flags::data_due)) {
             return;
         }
-        if (c.window_begin_ != c.window_end_ && c.has(flags::refused)) {
+        if (c.window_begin_ != c.window_end_ && c.has(flags::blocked)) {
             return;
         }
         c.set(flags::end_told);
@@ -928,12 +929,14 @@ private:
             }
             return;
         }
-        c.unset(flags::refused);
+        const bool owed = c.has(flags::blocked);
+        c.unset(flags::refused | flags::blocked);
         if constexpr (detail::names_on_writable<Handler>) {
             handler_.on_writable(c);
             after_callback();
         }
-        if (c.window_begin_ != c.window_end_ || c.has(flags::peer_ended)) {
+        if (owed && !c.has(flags::blocked) &&
+            (c.window_begin_ != c.window_end_ || c.has(flags::peer_ended))) {
             deliver(c);
         }
     }

@@ -184,6 +184,7 @@ struct life_record {
     bool paused = false;
     bool parked = false;
     bool refused = false;      // output was, since on_writable
+    bool owed = false;         // refused, and on_data came before there was room
     bool recall = true;        // on_data may come without new bytes
     bool state_used = false;
     bool in_exchange = false;

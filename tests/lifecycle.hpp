@@ -535,6 +535,7 @@ inline std::size_t life::on_data(connection& c, bytes in) noexcept {
     if (known(r) && flow_in(r).left() == in.size()) {  // they came after they were sent
         r.in_ns = std::max(r.in_ns, links_[r.link].sent_ns);
     }
+    r.owed = r.owed || r.refused;  // on_writable is owed though on_data came first
     r.recall = r.refused = false;
     if (r.state_used || one_in(8)) {
         touch_state(c, r);
@@ -851,7 +852,8 @@ inline void life::on_writable(connection& c) noexcept {
     life_record& r = record_of(c);
     may_call(c, r, "on_writable of an open connection only");
     check(!r.end_called, "on_writable after end or close");
-    check(r.refused || r.recall, "on_writable though nothing was refused");
+    check(r.refused || r.owed || r.recall, "on_writable though nothing was refused");
+    r.owed = false;
     check(c.room() != 0, "on_writable without room");
     r.refused = false;
     r.recall = true;
