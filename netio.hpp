@@ -8299,6 +8299,7 @@ struct listener_watch {
     bool held;                   // counted in the listener's holds
     bool resting;                // after an error: starts again at `resume_ms`
     std::uint32_t pause_ms;      // doubles while errors follow each other
+    std::uint32_t generation;    // of the accept: a failure of an earlier one is no news
     std::uint64_t resume_ms;
 };
 
@@ -8899,8 +8900,10 @@ private:
         const std::uint32_t listener = e.who.index();
         detail::listener_watch& watch = w_.watches[listener];
         if (e.kind == event_kind::failed) {
-            watch.accepting = false;
-            rest(listener, e);
+            if (watch.accepting && e.who.generation() == watch.generation) {
+                watch.accepting = false;
+                rest(listener, e);
+            }
             return;
         }
         if (e.kind != event_kind::accepted) {
@@ -9011,7 +9014,7 @@ private:
         for (std::uint32_t at = 0; at < listener_count(); ++at) {
             if (w_.watches[at].accepting) {
                 w_.watches[at].accepting = false;
-                w_.backend.stop_accept(token::of(at, 1));
+                w_.backend.stop_accept(token::of(at, w_.watches[at].generation));
             }
         }
     }
@@ -9735,7 +9738,8 @@ private:
             return;
         }
         w_.watches[listener].held = true;
-        const os_status started = w_.backend.start_accept(from.handle, token::of(listener, 1));
+        const token who = token::of(listener, ++w_.watches[listener].generation);
+        const os_status started = w_.backend.start_accept(from.handle, who);
         w_.watches[listener].accepting = static_cast<bool>(started);
         if (!started) {
             event e;
@@ -9770,7 +9774,7 @@ private:
         watch.resting = false;
         if (watch.accepting) {
             watch.accepting = false;
-            w_.backend.stop_accept(token::of(listener, 1));
+            w_.backend.stop_accept(token::of(listener, watch.generation));
         }
         if (watch.held) {
             watch.held = false;

@@ -398,8 +398,10 @@ private:
         const std::uint32_t listener = e.who.index();
         detail::listener_watch& watch = w_.watches[listener];
         if (e.kind == event_kind::failed) {
-            watch.accepting = false;
-            rest(listener, e);
+            if (watch.accepting && e.who.generation() == watch.generation) {
+                watch.accepting = false;
+                rest(listener, e);
+            }
             return;
         }
         if (e.kind != event_kind::accepted) {
@@ -510,7 +512,7 @@ private:
         for (std::uint32_t at = 0; at < listener_count(); ++at) {
             if (w_.watches[at].accepting) {
                 w_.watches[at].accepting = false;
-                w_.backend.stop_accept(token::of(at, 1));
+                w_.backend.stop_accept(token::of(at, w_.watches[at].generation));
             }
         }
     }
@@ -1234,7 +1236,8 @@ private:
             return;
         }
         w_.watches[listener].held = true;
-        const os_status started = w_.backend.start_accept(from.handle, token::of(listener, 1));
+        const token who = token::of(listener, ++w_.watches[listener].generation);
+        const os_status started = w_.backend.start_accept(from.handle, who);
         w_.watches[listener].accepting = static_cast<bool>(started);
         if (!started) {
             event e;
@@ -1269,7 +1272,7 @@ private:
         watch.resting = false;
         if (watch.accepting) {
             watch.accepting = false;
-            w_.backend.stop_accept(token::of(listener, 1));
+            w_.backend.stop_accept(token::of(listener, watch.generation));
         }
         if (watch.held) {
             watch.held = false;
