@@ -413,27 +413,30 @@ def soak_pair(client, upstream, seed, counts):
     return threads, digests
 
 
+def run_soak(pair, soak_bytes, seed):
+    """Pours `soak_bytes` each way through PAIRS pairs of unequal shares; what came out wrong."""
+    rng = random.Random(seed)
+    shares = [rng.random() ** 2 + 0.01 for _ in range(PAIRS)]
+    runs = []
+    for at, part in enumerate(shares):
+        counts = [int(soak_bytes * one / sum(shares)) for one in (part, shares[-1 - at])]
+        runs.append(soak_pair(*pair.open(), 100 * at + seed, counts))
+    for threads, _ in runs:
+        for thread in threads:
+            thread.start()
+    for threads, _ in runs:
+        for thread in threads:
+            thread.join()
+    return [digests for _, digests in runs
+            if len(digests) != 4 or digests["client sent"] != digests["upstream got"] or
+            digests["upstream sent"] != digests["client got"]]
+
+
 def soak(workers):
-    rng = random.Random(20 + workers)
     with Pair("--workers", workers) as pair:
-        shares = [rng.random() ** 2 + 0.01 for _ in range(PAIRS)]
-        whole = sum(shares)
-        runs = []
-        for at, part in enumerate(shares):
-            mine = int(SOAK_BYTES * part / whole)
-            other = int(SOAK_BYTES * shares[-1 - at] / whole)
-            runs.append(soak_pair(*pair.open(), 100 * at, (mine, other)))
         started = time.monotonic()
-        for threads, _ in runs:
-            for thread in threads:
-                thread.start()
-        for threads, _ in runs:
-            for thread in threads:
-                thread.join()
+        wrong = run_soak(pair, SOAK_BYTES, 20 + workers)
         took = time.monotonic() - started
-        wrong = [digests for _, digests in runs
-                 if len(digests) != 4 or digests["client sent"] != digests["upstream got"] or
-                 digests["upstream sent"] != digests["client got"]]
         name = f"soak, {workers} worker{'s' if workers > 1 else ''}"
         tap.check(f"{name}: {SOAK_BYTES // MIB} MiB each way, hashes equal", not wrong, wrong)
         counts = ends_well(f"{name}: nothing is left", pair)
@@ -441,6 +444,60 @@ def soak(workers):
                   counts.get("copied", 1 << 40) <= COPIED_MAX * 2 * PAIRS, counts)
         print(f"# report: {name}: {SOAK_BYTES // MIB} MiB each way over {PAIRS} pairs in "
               f"{took:.1f} s, {counts.get('copied')} bytes copied")
+
+
+def test_few_buffers():
+    """Fewer buffers than ends: everybody waits for their turn, and nobody for ever."""
+    for buffers in (2, 5):
+        with Pair("--buffers", buffers) as pair:
+            wrong = run_soak(pair, 4 * MIB, buffers)
+            tap.check(f"{buffers} buffers for {2 * PAIRS} ends: hashes equal", not wrong, wrong)
+            ends_well(f"{buffers} buffers: nothing is left", pair)
+
+
+# ---- a storm -------------------------------------------------------------------------------------
+
+def storm_client(port, seed, count, wrong):
+    """Ends its connections in every way there is; where it waits for the whole echo, it counts."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        how = rng.choice(("finish", "finish", "close", "reset", "leave"))
+        sent = rng.randbytes(rng.choice((0, 1, 64, BUFFER, 100_000)))
+        with contextlib.suppress(ConnectionError):
+            peer = programs.connect(port)
+            peer.sendall(sent)
+            if how == "finish":
+                programs.finish_sending(peer)
+                got = programs.read_all(peer)
+                wrong += [] if got == sent else [f"{len(got)} of {len(sent)}"]
+            elif how == "reset":
+                programs.read_exactly(peer, rng.randint(0, len(sent)))
+                reset(peer)
+            elif how == "close":
+                programs.read_exactly(peer, len(sent))
+            peer.close()  # leave: unread bytes, so a reset
+
+
+def test_storm(threads_max=8, each=60):
+    with programs.Program(programs.build("own_loop"), "--listen", "127.0.0.1:0") as echo, \
+            programs.Program(programs.build("gateway"), "--listen", "127.0.0.1:0", "--to",
+                             f"127.0.0.1:{echo.port}", "--workers", "2") as gateway:
+        wrong = []
+        threads = [threading.Thread(target=storm_client, args=(gateway.port, at, each, wrong))
+                   for at in range(threads_max)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        tap.check(f"storm: {threads_max * each} clients that end in every way, each echo whole",
+                  wrong == [], wrong)
+        for program in (gateway, echo):
+            code, lines, errors = program.stop()
+            tap.check("storm: both ends are gone, exit code 0", code == 0 and errors == "",
+                      f"{code} {lines[-1:]} {errors}")
+        tap.check("storm: the gateway's counts", f"accepted {threads_max * each}, " in
+                  gateway.lines[-1] and gateway.lines[-1].endswith("still open 0"),
+                  gateway.lines[-1])
 
 
 # ---- drain and stop ------------------------------------------------------------------------------
@@ -496,6 +553,8 @@ def main():
     test_both_stuck()
     test_drain()
     test_stop()
+    test_few_buffers()
+    test_storm()
     soak(1)
     soak(2)
 
