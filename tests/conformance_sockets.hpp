@@ -129,6 +129,10 @@ public:
     static constexpr const char* suffix = Backend::name;
 
     conformance_socket_world() {
+        ::getrlimit(RLIMIT_NOFILE, &limit_);
+        rlimit few = limit_;
+        few.rlim_cur = std::min<rlim_t>(few.rlim_cur, descriptors_max);
+        ::setrlimit(RLIMIT_NOFILE, &few);
         opened = this->open();
         listener = Backend::listen({loopback_ipv4(0), {}}, {}).handle;
         datagrams = Backend::open_datagram(loopback_ipv4(0), {}).handle;
@@ -151,6 +155,8 @@ public:
         for (int each : {outside_, udp_, refusing_}) {
             ::close(each);
         }
+        descriptors_again();
+        ::setrlimit(RLIMIT_NOFILE, &limit_);
     }
 
     peer connect() {
@@ -184,15 +190,13 @@ public:
         return (::fcntl(descriptor, F_GETFL) & O_NONBLOCK) != 0 &&
                (::fcntl(descriptor, F_GETFD) & FD_CLOEXEC) != 0 && no_delay != 0;
     }
+    /// Every number below the limit is used up, not just forbidden: a kernel may have noted the
+    /// limit when the accept was started.
     peer client_without_descriptors() {
         const peer client = connect();
-        ::getrlimit(RLIMIT_NOFILE, &limit_);
-        // No number below the limit is free: the next accept has none to give.
-        const int free = ::dup(0);
-        ::close(free);
-        rlimit none = limit_;
-        none.rlim_cur = static_cast<rlim_t>(free);
-        ::setrlimit(RLIMIT_NOFILE, &none);
+        for (int each = ::dup(udp_); each >= 0; each = ::dup(udp_)) {
+            fillers_.push_back(each);
+        }
         return client;
     }
     /// Closed when the result goes.
@@ -215,7 +219,12 @@ public:
         std::fclose(table);
         return found;
     }
-    void descriptors_again() { ::setrlimit(RLIMIT_NOFILE, &limit_); }
+    void descriptors_again() {
+        for (int each : fillers_) {
+            ::close(each);
+        }
+        fillers_.clear();
+    }
     void close_listener() {
         Backend::close_handle(listener, false);
         listener = no_handle;
@@ -247,6 +256,8 @@ private:
     int outside_ = -1;
     int udp_ = -1;
     int refusing_ = -1;
+    static constexpr rlim_t descriptors_max = 256;  // so few that a test can use them up
+    std::vector<int> fillers_;
     rlimit limit_{};
 };
 
