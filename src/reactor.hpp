@@ -1419,7 +1419,9 @@ private:
             datagram in;
             in.source = e.peer;
             in.peer = e.peer;
-            in.payload = {core_.pool.data(e.buffer_index), e.byte_count};
+            if (e.buffer_index != none_index) {
+                in.payload = {core_.pool.data(e.buffer_index), e.byte_count};
+            }
             in.truncated = e.truncated;
             if (unwrap(socket, in)) {
                 datagram_socket via(&w_, calls, {e.who.index()}, socket.handle);
@@ -1429,7 +1431,9 @@ private:
                 ++core_.counts.datagrams_refused;
             }
         }
-        core_.pool.give(e.buffer_index, side::input, e.byte_count);
+        if (e.buffer_index != none_index) {  // an empty datagram may come without one
+            core_.pool.give(e.buffer_index, side::input, e.byte_count);
+        }
         settle_touched();
     }
 
