@@ -1476,7 +1476,9 @@ private:
             w.send_slots.give(slot);
             return false;
         }
-        std::memcpy(core.pool.data(index), payload.data(), payload.size());
+        if (!payload.empty()) {
+            std::memcpy(core.pool.data(index), payload.data(), payload.size());
+        }
         w.sends[slot].buffer = index + 1;
         w.sends[slot].byte_count = static_cast<std::uint32_t>(payload.size());
         w.backend.start_send_to(w.sockets[socket].handle,

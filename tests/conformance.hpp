@@ -1008,6 +1008,27 @@ struct conformance {
         NETIO_HOLDS(w.last(acceptor, operation::accept)->kind == event_kind::failed);
         return nullptr;
     }
+    /// When stop_accept has returned, no accept is outstanding: the listener can be started again at
+    /// once, and closing its handle frees its port.
+    static verdict row_stop_accept(World& w) {
+        using kernel = typename World::backend_type;
+        const token next = token::of(acceptor.index(), 901);
+        NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
+        w.turn(0);
+        w.kernel.stop_accept(acceptor);
+        NETIO_HOLDS(w.kernel.start_accept(w.listener, next));
+        peer client = w.connect();
+        NETIO_HOLDS(w.until([&] { return w.count(acceptor) + w.count(next) == 1; }));
+        NETIO_HOLDS(w.seen.back().kind == event_kind::accepted);
+        w.kernel.stop_accept(next);
+        const endpoint where = kernel::local_of(w.listener).value;
+        w.close_listener();
+        const os_handle again = kernel::listen({where, {}}, {});
+        NETIO_HOLDS(again);
+        kernel::close_handle(again.handle, false);
+        w.close_accepted();
+        return nullptr;
+    }
     static verdict row_connect(World& w) {
         NETIO_HOLDS(w.kernel.start_connect({w.outside(), {}}, {}, a));
         NETIO_HOLDS(w.until([&] { return w.count(a) == 1; }));
@@ -1336,6 +1357,31 @@ struct conformance {
         NETIO_HOLDS(handle == no_handle || !readable());
         return nullptr;
     }
+    /// A foreign loop calls `wait` only when the handle is readable or `ready` says so.
+    static verdict row_ready(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        const socket_handle handle = w.kernel.wait_handle();
+        const auto foreign_until = [&](auto done) {
+            for (int turns = 0; turns < 2000 && !done(); ++turns) {
+                pollfd one{static_cast<int>(handle), POLLIN, 0};
+                if (w.kernel.ready() || handle == no_handle || ::poll(&one, 1, 1) == 1) {
+                    w.turn(0);
+                }
+            }
+            return done();
+        };
+        w.send(a, as_bytes("out"));
+        NETIO_HOLDS(foreign_until([&] { return sent(w, a) && client.arrived() == "out"; }));
+        w.kernel.start_receive(a, {}, 100);
+        client.send("in");
+        NETIO_HOLDS(foreign_until([&] { return w.text[0] == "in"; }));
+        w.kernel.stop_receive(a);
+        NETIO_HOLDS(foreign_until([&] { return w.receive_idle(a); }));
+        w.kernel.start_close(a, false);
+        NETIO_HOLDS(foreign_until([&] { return closed(w, a) && client.ended(); }));
+        return nullptr;
+    }
     static verdict row_limits(World& w) {
         using kernel = typename World::backend_type;
         NETIO_HOLDS(kernel::available().offered);
@@ -1385,6 +1431,7 @@ struct conformance {
             {"start_accept", "tells the peer and works again after stop", row_accept},
             {"start_accept", "out of descriptors: one failure, then off", row_no_descriptors},
             {"stop_accept", "the failure may be unread", row_stop_after_failure},
+            {"stop_accept", "has ended the accept when it returns", row_stop_accept},
             {"start_connect", "bytes both ways", row_connect},
             {"start_connect", "a failed one is closed like any other", row_connect_again},
             {"start_connect", "may be closed meanwhile", row_connect_closed},
@@ -1405,6 +1452,7 @@ struct conformance {
             {"wake", "coalesces and is used up", row_wake},
             {"wake", "from another thread, just before or inside wait", row_wake_thread},
             {"wait_handle", "is readable when woken", row_wait_handle},
+            {"ready", "or the handle tells of whatever was started", row_ready},
             {"available", "and the sizes it asks for", row_limits},
         };
         return entries;

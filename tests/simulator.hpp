@@ -1369,6 +1369,10 @@ inline bool simulator::run_receive_from(std::uint32_t slot, event& out) noexcept
     out.kind = event_kind::received;
     out.byte_count = static_cast<std::uint32_t>(count);
     out.buffer_index = buffer;
+    if (count == 0 && net_->options.proactor) {  // a ring passes on no buffer without bytes
+        pool_->give(buffer, side::input, 0);
+        out.buffer_index = none_index;
+    }
     out.truncated = count < first.payload.size();
     out.peer = first.from;
     waiting.erase(waiting.begin());
