@@ -4834,7 +4834,7 @@ struct token {
 enum class event_kind : std::uint8_t {
     accepted,   // handle, peer
     connected,  // handle
-    received,   // byte_count, buffer_index (none_index: into the caller's memory), disarmed
+    received,   // byte_count, buffer_index (none: into the caller's memory, or no byte), disarmed
     sent,       // byte_count >= 1, may be short (send_to: the whole datagram)
     ended,      // the peer finished sending; ends the receive
     failed,     // why, os_code; ends the operation
@@ -9921,7 +9921,11 @@ private:
             datagram in;
             in.source = e.peer;
             in.peer = e.peer;
-            in.payload = {core_.pool.data(e.buffer_index), e.byte_count};
+            if (e.buffer_index != none_index) {
+                if (e.buffer_index != none_index) {
+                in.payload = {core_.pool.data(e.buffer_index), e.byte_count};
+            }
+            }
             in.truncated = e.truncated;
             if (unwrap(socket, in)) {
                 datagram_socket via(&w_, calls, {e.who.index()}, socket.handle);
@@ -9931,7 +9935,9 @@ private:
                 ++core_.counts.datagrams_refused;
             }
         }
-        core_.pool.give(e.buffer_index, side::input, e.byte_count);
+        if (e.buffer_index != none_index) {  // an empty datagram may come without one
+            core_.pool.give(e.buffer_index, side::input, e.byte_count);
+        }
         settle_touched();
     }
 
@@ -9974,7 +9980,9 @@ private:
             w.send_slots.give(slot);
             return false;
         }
-        std::memcpy(core.pool.data(index), payload.data(), payload.size());
+        if (!payload.empty()) {
+            std::memcpy(core.pool.data(index), payload.data(), payload.size());
+        }
         w.sends[slot].buffer = index + 1;
         w.sends[slot].byte_count = static_cast<std::uint32_t>(payload.size());
         w.backend.start_send_to(w.sockets[socket].handle,

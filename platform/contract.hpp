@@ -55,7 +55,7 @@ struct token {
 enum class event_kind : std::uint8_t {
     accepted,   // handle, peer
     connected,  // handle
-    received,   // byte_count, buffer_index (none_index: into the caller's memory), disarmed
+    received,   // byte_count, buffer_index (none: into the caller's memory, or no byte), disarmed
     sent,       // byte_count >= 1, may be short (send_to: the whole datagram)
     ended,      // the peer finished sending; ends the receive
     failed,     // why, os_code; ends the operation

@@ -1420,7 +1420,9 @@ private:
             in.source = e.peer;
             in.peer = e.peer;
             if (e.buffer_index != none_index) {
+                if (e.buffer_index != none_index) {
                 in.payload = {core_.pool.data(e.buffer_index), e.byte_count};
+            }
             }
             in.truncated = e.truncated;
             if (unwrap(socket, in)) {

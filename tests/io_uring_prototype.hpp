@@ -994,13 +994,14 @@ private:
     }
 
     /// Ends all operations and waits for them, so that the kernel has no pointer of ours any more;
-    /// closes and gives back what their completions brought.
+    /// closes and gives back what their completions brought. Only the thread of `open` can: closing
+    /// the ring would end them too, but some time later.
     void end_everything() noexcept {
-        detail::event_writer nowhere({});
         for (int tries = 0; outstanding_count_ != 0 && tries < 1000; ++tries) {
             submission& out = start(uring::cancel, -1, token::of(0, 0, cancel_all_mark));
             out.operation_flags = uring::cancel_any | uring::cancel_all;
-            ring_.enter(1, 10'000'000, uring::enter_get_events);
+            const long entered = ring_.enter(1, 10'000'000, uring::enter_get_events);
+            NETIO_ASSERT(entered >= 0 || errno != EEXIST);  // another thread's ring
             while (ring_.unread() != 0) {
                 discard(ring_.pop());
             }
