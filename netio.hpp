@@ -1367,6 +1367,11 @@ struct limits {
     constexpr bool operator==(const limits&) const noexcept = default;
 };
 
+/// `total` divided among `workers`, rounded up.
+constexpr std::uint32_t share(std::uint32_t total, std::uint32_t workers) noexcept {
+    return total / workers + (total % workers != 0 ? 1 : 0);
+}
+
 /// The first field of `sizes` that is out of range, or nullptr. Compile time or run time.
 constexpr const char* wrong_field(const limits& sizes) noexcept {
     struct range {
@@ -1395,12 +1400,16 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
             return each.field;
         }
     }
+    // Indexes have 24 bits, and shares are rounded up.
+    const std::uint32_t workers = sizes.workers_max;
+    if (std::uint64_t{share(sizes.connections_max, workers)} * workers > slots_max) {
+        return "connections_max";
+    }
+    if (share(sizes.input_buffers_max, workers) + share(sizes.output_buffers_max, workers) >=
+        slots_max) {
+        return "output_buffers_max";
+    }
     return nullptr;
-}
-
-/// `total` divided among `workers`, rounded up.
-constexpr std::uint32_t share(std::uint32_t total, std::uint32_t workers) noexcept {
-    return total / workers + (total % workers != 0 ? 1 : 0);
 }
 
 NETIO_END
@@ -4740,7 +4749,8 @@ struct listen_options {
     std::string_view address{};
     /// 0: the system picks one; read it back with `server::local`.
     std::uint16_t port = 0;
-    /// A stream socket in the file system instead; a leading '@' is Linux's abstract namespace.
+    /// A stream socket in the file system instead; a leading '@' is Linux's abstract namespace. The
+    /// file stays when the server ends: the next start wants it removed first.
     std::string_view unix_path{};
     /// An IPv6 listener that takes IPv4 too. Always set explicitly, so it is the same everywhere.
     bool dual_stack = false;
@@ -4843,7 +4853,7 @@ enum class event_kind : std::uint8_t {
 };
 
 /// One completion. 64 bytes.
-struct event {
+struct alignas(8) event {
     token who{};
     operation op = operation::none;
     event_kind kind = event_kind::woken;
@@ -5261,7 +5271,6 @@ struct listener_entry {
     proxy_mode proxy_required;
     proxy_accept versions;
     bool tcp6_with_ipv4;
-    bool is_unix;
 };
 
 /// What workers share. Touched at accept and close only.
@@ -5270,8 +5279,7 @@ struct shared_state {
     std::atomic<std::uint32_t> listeners_version;
     std::atomic<std::uint32_t> listener_count;
     std::atomic<std::uint32_t> stop_wanted;
-    std::atomic<std::uint32_t> door_shut;
-    std::atomic<std::uint64_t> drain_ms;  // 0: none; else the deadline + 1
+    std::atomic<std::uint32_t> drain_ms;  // 0: none; else the deadline + 1
     std::uint32_t connections_max;
     std::uint32_t worker_count;
     deadlines outgoing_times;
@@ -5311,6 +5319,14 @@ struct connection_list {
     std::uint32_t first;  // index + 1
     std::uint32_t last;
 };
+
+/// Those who wait for a buffer of one side. Linked both ways: many may leave at once.
+struct waiting_list {
+    connection_list list;
+    std::uint32_t count;
+};
+static_assert(static_cast<std::size_t>(side::input) == 0);
+static_assert(static_cast<std::size_t>(side::output) == 1);
 
 }  // namespace detail
 
@@ -5401,11 +5417,11 @@ public:
     // ---- facts
 
     connection_id id() const noexcept;
-    /// The client: the peer's address, or what PROXY says. Family none for unix sockets.
+    /// The client: the peer's address, or what PROXY says. Family none for adopted sockets.
     const endpoint& source() const noexcept;
     /// Where the client connected to: PROXY's destination, else `local()`.
     endpoint destination() noexcept;
-    /// This socket's own address; one system call the first time.
+    /// This socket's own address, a system call each time; none once the connection is closing.
     endpoint local() const noexcept;
     /// The listener's index, or 255 for a connection without one.
     std::uint32_t listener() const noexcept { return listener_; }
@@ -5422,9 +5438,10 @@ public:
     /// Bytes received and sent so far.
     std::uint64_t bytes_in() const noexcept { return bytes_in_; }
     std::uint64_t bytes_out() const noexcept { return bytes_out_; }
-    /// Milliseconds since accept or connect.
+    /// Milliseconds since accept or connect, in steps of 16.
     std::uint64_t age_ms() const noexcept;
     connection_state_kind state_kind() const noexcept { return state_; }
+    /// The descriptor; no_handle once the connection is closing.
     socket_handle native_handle() const noexcept { return handle_; }
 
     /// 64 bytes of the user's own, zeroed at open, wiped at the end.
@@ -5459,7 +5476,7 @@ private:
         data_due = 1u << 12,        // on_data is owed
         opened = 1u << 13,          // on_open ran, so on_close will
         touched = 1u << 14,         // in the list of those to settle
-        waits_for_pool = 1u << 15,  // in the list of those a buffer was refused
+        waits_for_output = 1u << 15,  // in the list of those an output buffer was refused
         is_proxied = 1u << 16,
         user_used = 1u << 17,
         in_exchange = 1u << 18,
@@ -5469,7 +5486,7 @@ private:
         window_inline = 1u << 22,   // the window is the inline ingress
         has_destination = 1u << 23,
         counted = 1u << 24,         // in the global and the listener's count
-        drain_told = 1u << 25,
+        waits_for_input = 1u << 25,  // or an input buffer; never in both lists
         attached = 1u << 26,        // the backend knows the handle
         output_used = 1u << 27,     // the output words were touched
         due_listed = 1u << 28,      // in the list of those on_data is owed to
@@ -5490,10 +5507,12 @@ private:
                !has(is_paused | is_parked | close_wanted | kill_wanted | end_told);
     }
     void because(close_kind kind, std::uint16_t detail = 0) noexcept {
-        if (reason_.kind == close_kind::none) {
-            reason_ = {kind, detail};
+        if (reason_kind_ == close_kind::none) {
+            reason_kind_ = kind;
+            reason_detail_ = detail;
         }
     }
+    close_reason reason() const noexcept { return {reason_kind_, reason_detail_}; }
     detail::worker_core& core() const noexcept {
         return *reinterpret_cast<detail::worker_core*>(static_cast<std::uintptr_t>(core_));
     }
@@ -5525,8 +5544,10 @@ private:
     std::uint32_t overflow_end_;
     std::uint32_t due_next_;       // index + 1
     std::uint32_t waits_next_;     // index + 1
-    std::uint32_t opened_at_s_;    // seconds since the worker opened
-    close_reason reason_;
+    std::uint32_t waits_prev_;     // index + 1
+    std::uint32_t opened_at_;      // in units of 16 ms since the worker opened: two years of them
+    std::uint16_t reason_detail_;
+    close_kind reason_kind_;
     output_queue::position output_;
     connection_state_kind state_;
     std::uint8_t listener_;
@@ -5568,20 +5589,23 @@ struct worker_core {
     const worker_calls* calls;
     const proxy::header* opening;  // in on_open of a proxied connection
     connection* current;           // whose event is handled: it is settled at the end of that
+    const connection* offered;     // whose window on_data is looking at
     connection_list touched;
     connection_list due;
-    connection_list waiting;
+    waiting_list waiting[2];       // by side
     std::uint64_t now_ms;          // begun ticks: what has passed
     std::uint64_t now_up_ms;       // ticks rounded up: what deadlines are counted from
     std::uint32_t due_count;
-    std::uint32_t waiting_count;
     std::uint32_t worker_index;
     std::uint32_t connections;     // slots of each worker
     std::uint32_t connection_buffers_max;
     std::uint32_t preface_buffers_max;
     std::uint32_t preface_buffers;
+    std::uint32_t preface_buffers_high;
+    std::uint64_t preface_buffers_refused;
     std::uint32_t buffers_lent;    // in the handler's hands
     std::uint32_t moved_bytes;     // by move_input_to in this on_data
+    bool torn_down;                // the server's end: no callbacks but on_close
     std::uint32_t shut;            // no new connection of any kind: everything is being ended
     worker_counters counts;
 
@@ -5590,6 +5614,10 @@ struct worker_core {
     }
     connection_id id_of(std::uint32_t index) const noexcept {
         return {token::of(worker_index * connections + index, slots.generation(index)).bits};
+    }
+    pool_stats preface_stats() const noexcept {
+        return {"preface_buffers", preface_buffers_max, preface_buffers, preface_buffers_high,
+                preface_buffers_refused};
     }
     /// The live connection of this worker that `id` names, or nullptr.
     connection* find(connection_id id) const noexcept {
@@ -5631,21 +5659,43 @@ struct worker_core {
         }
         return c;
     }
-    /// A buffer was refused: first come, first served when one comes back.
-    void wait_for_pool(connection& c) noexcept {
-        if (!c.has(connection::waits_for_pool)) {
-            c.set(connection::waits_for_pool);
-            append<waits_link>(waiting, c);
-            ++waiting_count;
+    /// A buffer of one side was refused: first come, first served when one comes back. Who waits for
+    /// one side already is looked at whole when its turn comes.
+    void wait_for_pool(connection& c, side which) noexcept {
+        if (!c.has(connection::waits_for_output | connection::waits_for_input)) {
+            c.set(which == side::output ? connection::waits_for_output
+                                        : connection::waits_for_input);
+            waiting_list& line = waiting[static_cast<std::size_t>(which)];
+            c.waits_prev_ = line.list.last;
+            append<waits_link>(line.list, c);
+            ++line.count;
         }
     }
-    connection* pop_waiting() noexcept {
-        connection* c = pop<waits_link>(waiting);
+    connection* pop_waiting(side which) noexcept {
+        waiting_list& line = waiting[static_cast<std::size_t>(which)];
+        connection* c = line.list.first == 0 ? nullptr : &hot[line.list.first - 1];
         if (c != nullptr) {
-            c->unset(connection::waits_for_pool);
-            --waiting_count;
+            leave_waiting(*c);
         }
         return c;
+    }
+    /// Takes a connection out of the line it stands in, wherever that is.
+    void leave_waiting(connection& c) noexcept {
+        const bool output_side = c.has(connection::waits_for_output);
+        waiting_list& line =
+            waiting[static_cast<std::size_t>(output_side ? side::output : side::input)];
+        const std::uint32_t before = c.waits_prev_;
+        const std::uint32_t after = c.waits_next_;
+        (before == 0 ? line.list.first : hot[before - 1].waits_next_) = after;
+        (after == 0 ? line.list.last : hot[after - 1].waits_prev_) = before;
+        c.waits_next_ = c.waits_prev_ = 0;
+        c.unset(connection::waits_for_output | connection::waits_for_input);
+        --line.count;
+    }
+    /// Somebody waits for a buffer that is there.
+    bool someone_can_go() const noexcept {
+        return (waiting[0].list.first != 0 && pool.room(side::input) != 0) ||
+               (waiting[1].list.first != 0 && pool.room(side::output) != 0);
     }
     /// Takes a slot for a new connection in its first state, or none_index.
     std::uint32_t take_slot(netio::origin from, connection_state_kind state) noexcept {
@@ -5659,7 +5709,7 @@ struct worker_core {
             c.listener_ = 255;
             c.in_at_ = now_up_ms;
             c.out_at_ = now_up_ms;
-            c.opened_at_s_ = static_cast<std::uint32_t>(now_ms / 1000);
+            c.opened_at_ = static_cast<std::uint32_t>(now_ms / 16);
         }
         return index;
     }
@@ -5820,7 +5870,7 @@ inline void connection::touch() noexcept { core().touch(*this); }
 inline void connection::refuse_output(bool pool_is_empty) noexcept {
     set(refused | blocked);
     if (pool_is_empty) {
-        core().wait_for_pool(*this);
+        core().wait_for_pool(*this, side::output);
     }
 }
 
@@ -5920,6 +5970,7 @@ inline std::size_t connection::move_input_to(connection& to) noexcept {
         if (has(receiving) && has(receiving_into)) {
             set(data_due);
             touch();
+            to.refuse_output(true);  // so `to` gets on_writable when it is worth another try
             return 0;
         }
         if (!at.pool.transfer(side::input, side::output)) {
@@ -5937,7 +5988,9 @@ inline std::size_t connection::move_input_to(connection& to) noexcept {
         window_ = window_begin_ = window_end_ = 0;
         to.touch();
     }
-    at.moved_bytes += count;
+    if (at.offered == this) {
+        at.moved_bytes += count;
+    }
     touch();
     return count;
 }
@@ -6026,7 +6079,9 @@ inline void connection::phase(netio::phase now) noexcept {
         exchange_due_ = 0;
     } else if (!has(in_exchange)) {
         set(in_exchange);
-        in_at_ = core().now_up_ms;
+        if (!has(is_parked)) {
+            in_at_ = core().now_up_ms;
+        }
         const std::uint32_t ms = core().times_of(*this).exchange_ms;
         if (ms != 0 && exchange_due_ == 0) {
             exchange_due_ = core().now_up_ms + ms;
@@ -6098,7 +6153,9 @@ inline const endpoint& connection::source() const noexcept {
 inline endpoint connection::destination() noexcept {
     return has(has_destination) ? core().endpoints[index()].destination : local();
 }
-inline endpoint connection::local() const noexcept { return core().calls->local_of(handle_).value; }
+inline endpoint connection::local() const noexcept {
+    return handle_ == no_handle ? endpoint{} : core().calls->local_of(handle_).value;
+}
 inline std::uint32_t connection::worker() const noexcept { return core().worker_index; }
 inline bool connection::proxied() const noexcept { return has(is_proxied); }
 inline const proxy::header* connection::proxy_header() const noexcept { return core().opening; }
@@ -6109,7 +6166,8 @@ inline std::uint64_t connection::connect_word() const noexcept {
     return origin_ == netio::origin::connected ? core().word_of(index()) : 0;
 }
 inline std::uint64_t connection::age_ms() const noexcept {
-    return core().now_ms - std::uint64_t{opened_at_s_} * 1000;
+    const auto now = static_cast<std::uint32_t>(core().now_ms / 16);
+    return std::uint64_t{now - opened_at_} * 16;
 }
 inline void* connection::user_memory() noexcept {
     set(user_used);
@@ -6121,11 +6179,14 @@ inline void* connection::user_memory() noexcept {
 namespace detail {
 
 inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
+    // Never above the cap, not even for a moment: another worker would refuse for it.
     const auto reserve = [](std::atomic<std::uint32_t>& count, std::uint32_t most) {
-        if (count.fetch_add(1, std::memory_order_relaxed) < most) {
-            return true;
+        std::uint32_t seen = count.load(std::memory_order_relaxed);
+        while (seen < most) {
+            if (count.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed)) {
+                return true;
+            }
         }
-        count.fetch_sub(1, std::memory_order_relaxed);
         return false;
     };
     if (!reserve(shared->open_count, shared->connections_max)) {
@@ -6192,9 +6253,8 @@ inline void worker_core::free_slot(connection& c) noexcept {
         remove<due_link>(due, c);
         --due_count;
     }
-    if (c.has(connection::waits_for_pool)) {
-        remove<waits_link>(waiting, c);
-        --waiting_count;
+    if (c.has(connection::waits_for_output | connection::waits_for_input)) {
+        leave_waiting(c);
     }
     count_out(c);
     wheel_of_connections.cancel(index);
@@ -7730,7 +7790,8 @@ private:
 
     /// At most a quarter of the events, so that what is ready moves on too.
     void serve_starved(detail::event_writer& to) noexcept {
-        const std::uint32_t spare = to.room() - to.room() / 4;
+        const std::uint32_t quarter = to.room() / 4 != 0 ? to.room() / 4 : 1;
+        const std::uint32_t spare = to.room() > quarter ? to.room() - quarter : 0;
         while (starved_first_ != 0 && to.room() > spare && pool_->room(side::input) != 0) {
             const std::uint32_t buffer = pool_->take(side::input);
             NETIO_ASSERT(buffer != none_index);
@@ -8326,6 +8387,7 @@ struct worker_state {
     std::uint32_t listeners_seen;
     std::uint32_t sweep_at;           // next slot to look at while stopping or draining
     std::uint32_t accept_stopped;
+    std::uint32_t drain_seen;         // the drain that was begun with, as in shared_state
     std::atomic<std::uint32_t> is_open;
     bool accepts_held_back;           // no slot here, but other workers have some
     bool draining;
@@ -8339,14 +8401,16 @@ struct worker_state {
 class carver {
 public:
     constexpr std::size_t take(std::size_t count, std::size_t each, std::size_t align) noexcept {
-        used_ = (used_ + align - 1) / align * align;
+        used_ = used_ > most - align ? most : (used_ + align - 1) / align * align;
         const std::size_t at = used_;
-        used_ += count * each;
+        used_ = count != 0 && each > (most - used_) / count ? most : used_ + count * each;
         return at;
     }
     constexpr std::size_t used() const noexcept { return used_; }
 
 private:
+    // What does not fit into the address space stays this, so no sum ever wraps to a small one.
+    static constexpr std::size_t most = static_cast<std::size_t>(-1) / 2;
     std::size_t used_ = 0;
 };
 
@@ -8549,7 +8613,7 @@ public:
         }
         core_.calls = &calls;
         w_.epoch_ns = w_.backend.now_ns();
-        w_.is_open.store(1, std::memory_order_release);
+        w_.is_open.store(1);  // before the flags are read, as their writers write before they ask for it
         read_clock();
         return {};
     }
@@ -8557,6 +8621,9 @@ public:
     /// One turn; waits at most `timeout_ns`, less if something is due. True while there is more to
     /// do: false once a stop or drain is complete.
     bool turn(std::uint64_t timeout_ns) noexcept {
+        if (w_.finished) {
+            return false;
+        }
         const std::uint64_t until_due = sleep_ns();
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         const std::uint32_t count = w_.backend.wait({w_.events, w_.event_count}, most);
@@ -8567,6 +8634,7 @@ public:
         for (std::uint32_t at = 0; at < count; ++at) {
             dispatch(w_.events[at]);
         }
+        forget_events(count);
         expire();
         take_posts();
         serve_waiting();
@@ -8581,8 +8649,8 @@ public:
     /// Nanoseconds until this worker has something to do of itself; 0: now, forever_ns: never.
     std::uint64_t sleep_ns() noexcept {
         if (core_.touched.first != 0 || core_.due.first != 0 || !core_.posts.empty() ||
-            w_.sweeping || (core_.waiting.first != 0 && pool_has_room()) ||
-            w_.backend.ready() || w_.listeners_seen != listeners_version()) {
+            w_.sweeping || core_.someone_can_go() ||
+            w_.backend.ready() || w_.listeners_seen != listeners_version() || end_is_asked_for()) {
             return 0;
         }
         std::uint64_t due = core_.wheel_of_connections.next_due();
@@ -8614,7 +8682,13 @@ public:
         w_.timers[index].word = word;
         const std::uint64_t now = core_.now_up_ms;
         w_.timer_wheel.arm(index, ms > wheel::never - 1 - now ? wheel::never - 1 : now + ms);
-        return timer_id{token::of(index, w_.timer_slots.generation(index)).bits};
+        // The spare byte of the token names the worker.
+        return timer_id{token::of(index, w_.timer_slots.generation(index),
+                                  static_cast<operation>(core_.worker_index))
+                            .bits};
+    }
+    static std::uint32_t worker_of(timer_id timer) noexcept {
+        return static_cast<std::uint32_t>(token{timer.bits}.op());
     }
     bool cancel(timer_id wanted) noexcept {
         const token who{wanted.bits};
@@ -8657,9 +8731,17 @@ public:
         return send_datagram(&w_, from.index, to, payload);
     }
 
+    /// The backend's end, on the thread that opened it; nothing is left by now.
+    void close() noexcept {
+        w_.is_open.store(0, std::memory_order_release);
+        w_.backend.close();
+    }
+
     /// Ends what is left, without callbacks but `on_close`: the server's end.
     void shut_down() noexcept {
         w_.stopping = true;
+        core_.shut = 1;
+        core_.torn_down = true;
         while (!nothing_left()) {
             sweep_all();
             const std::uint32_t count =
@@ -8667,6 +8749,7 @@ public:
             for (std::uint32_t at = 0; at < count; ++at) {
                 dispatch(w_.events[at]);
             }
+            forget_events(count);
             settle_touched();
         }
     }
@@ -8725,12 +8808,14 @@ private:
                 next.due = c.in_at_;
                 next.which = deadline_kind::park;
             }
-        } else if (c.has(flags::in_exchange) ||
-                   (c.window_end_ != c.window_begin_ && !c.has(flags::is_paused))) {
-            next.consider(c.in_at_, times.read_ms, deadline_kind::read);
-        } else if (c.output_.words == 0) {
+        } else if (c.output_.words == 0) {  // while output waits, only its own deadline counts
             const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
-            next.consider(last, times.idle_ms, deadline_kind::idle);
+            if (c.has(flags::in_exchange) ||
+                (c.window_end_ != c.window_begin_ && !c.has(flags::is_paused))) {
+                next.consider(last, times.read_ms, deadline_kind::read);
+            } else {
+                next.consider(last, times.idle_ms, deadline_kind::idle);
+            }
         }
         if (c.exchange_due_ != 0 && c.exchange_due_ < next.due) {
             next.due = c.exchange_due_;
@@ -8803,13 +8888,16 @@ private:
             return;
         }
         if constexpr (detail::names_on_deadline<Handler>) {
-            if (c.has(flags::opened) && !c.has(flags::close_wanted)) {
+            if (c.has(flags::opened) && !c.has(flags::close_wanted | flags::kill_wanted)) {
                 grant_again(c, which);
                 handler_.on_deadline(c, which);
                 after_callback();
                 settle(c);
                 return;
             }
+        }
+        if (which == deadline_kind::write && !resets(c.reason_kind_)) {
+            c.reason_kind_ = close_kind::none;  // it was to end in FIN and now ends in RST
         }
         c.because(reason_of(which));
         begin_close(c, true);
@@ -8856,6 +8944,13 @@ private:
         default:
             connection_event(e);
             break;
+        }
+    }
+
+    /// Events hold addresses of peers; nothing of a connection may outlast it.
+    void forget_events(std::uint32_t count) noexcept {
+        if (count != 0) {
+            wipe(w_.events, count * sizeof(event));
         }
     }
 
@@ -8927,8 +9022,7 @@ private:
                                                            : doubled;
         watch.resting = true;
         watch.resume_ms = core_.now_up_ms + watch.pause_ms;
-        w_.next_resume_ms =
-            watch.resume_ms < w_.next_resume_ms ? watch.resume_ms : w_.next_resume_ms;
+        resume_at(watch.resume_ms);
         server_event told;
         told.kind = shortage ? server_event_kind::descriptor_pressure
                              : server_event_kind::accept_failed;
@@ -8949,13 +9043,17 @@ private:
                 continue;
             }
             if (watch.resume_ms > core_.now_ms) {
-                w_.next_resume_ms =
-                    watch.resume_ms < w_.next_resume_ms ? watch.resume_ms : w_.next_resume_ms;
+                resume_at(watch.resume_ms);
                 continue;
             }
             watch.resting = false;
             start_accept(at);
         }
+        start_datagrams();
+    }
+
+    void resume_at(std::uint64_t tick) noexcept {
+        w_.next_resume_ms = tick < w_.next_resume_ms ? tick : w_.next_resume_ms;
     }
 
     void admit(std::uint32_t listener, const event& e) noexcept {
@@ -9074,6 +9172,7 @@ private:
     /// A longer header was announced than the inline bytes can hold: one buffer of the quota.
     void grow_preface(connection& c) noexcept {
         if (core_.preface_buffers >= core_.preface_buffers_max) {
+            ++core_.preface_buffers_refused;
             c.because(close_kind::refused, static_cast<std::uint16_t>(refusal_cause::busy));
             begin_close(c, true);
             return;
@@ -9084,7 +9183,9 @@ private:
             begin_close(c, true);
             return;
         }
-        ++core_.preface_buffers;
+        if (++core_.preface_buffers > core_.preface_buffers_high) {
+            core_.preface_buffers_high = core_.preface_buffers;
+        }
         take_over_inline(c, index);
         c.set(flags::preface_buffer);
     }
@@ -9272,7 +9373,9 @@ private:
             // on_writable tells it of room.
             c.unset(flags::blocked);
             core_.moved_bytes = 0;
+            core_.offered = &c;
             const std::size_t consumed = handler_.on_data(c, in);
+            core_.offered = nullptr;
             after_callback();
             consume(c, in.size(), consumed);
         }
@@ -9388,6 +9491,9 @@ private:
             begin_close(c, true);
         }
         settle(c);
+        if (c.state_ == kind::open && !c.has(flags::receiving | flags::data_due)) {
+            begin_close(c, true);  // nothing can be received, so nothing would end it
+        }
     }
 
     // ---- output
@@ -9429,7 +9535,7 @@ private:
         }
         if (c.room() == 0) {
             if (core_.pool.room(side::output) == 0) {
-                core_.wait_for_pool(c);
+                core_.wait_for_pool(c, side::output);
             }
             return;
         }
@@ -9598,7 +9704,7 @@ private:
             c.set(flags::receiving | flags::receiving_into);
             w_.backend.start_receive(who_of(c), {c.window_memory() + c.window_end_, room}, 0);
         } else if (c.has(flags::window_inline)) {
-            core_.wait_for_pool(c);
+            core_.wait_for_pool(c, side::input);
         }
     }
 
@@ -9608,36 +9714,32 @@ private:
         if (c.state_ == kind::closing) {
             return;
         }
-        NETIO_ASSERT(c.reason_.kind != close_kind::none);
+        NETIO_ASSERT(c.reason_kind_ != close_kind::none);
         NETIO_ASSERT(c.has(flags::attached));
         c.state_ = kind::closing;
         core_.wheel_of_connections.cancel(core_.index_of(c));
         w_.backend.start_close(who_of(c), abort);
+        c.handle_ = no_handle;  // its number may belong to another from now on
     }
 
     void closed(connection& c) noexcept {
-        if (c.has(flags::receiving_into) && !c.has(flags::discarding)) {
-            c.window_end_ = c.window_capacity();  // the kernel may have written there unreported
-        }
-        finish(c);
-    }
-
-    void finish(connection& c) noexcept {
-        c.state_ = kind::closing;
         ++core_.counts.closed;
         if (c.has(flags::opened)) {
             if constexpr (detail::names_on_close<Handler>) {
-                handler_.on_close(c, c.reason_);
+                handler_.on_close(c, c.reason());
                 after_callback();
             }
         } else if (c.origin_ == origin::connected) {
             if constexpr (detail::names_on_connect_failed<Handler>) {
-                handler_.on_connect_failed(c.connect_word(), failure_of(c.reason_));
+                handler_.on_connect_failed(c.connect_word(), failure_of(c.reason()));
                 after_callback();
             }
             tell(c, server_event_kind::connect_failed);
         }
         tell(c, server_event_kind::closed);
+        if (c.has(flags::receiving_into) && !c.has(flags::discarding)) {
+            c.window_end_ = c.window_capacity();  // the kernel may have written there unreported
+        }
         core_.free_slot(c);
         if (w_.accepts_held_back) {
             w_.accepts_held_back = false;
@@ -9661,6 +9763,13 @@ private:
 
     // ---- control: listeners, stop, drain
 
+    /// A stop or drain that this worker has not begun with: its wake may have come before the
+    /// backend was open.
+    bool end_is_asked_for() const noexcept {
+        const detail::shared_state& shared = *core_.shared;
+        return (!w_.stopping && shared.stop_wanted.load() != 0) ||
+               (!w_.stopping && shared.drain_ms.load() != w_.drain_seen);
+    }
     std::uint32_t listeners_version() const noexcept {
         return core_.shared->listeners_version.load(std::memory_order_acquire);
     }
@@ -9671,22 +9780,17 @@ private:
     void control() noexcept {
         detail::shared_state& shared = *core_.shared;
         const std::uint32_t version = listeners_version();
-        if (w_.listeners_seen != version && !w_.stopping && !w_.draining) {
+        if (w_.listeners_seen != version) {
             w_.listeners_seen = version;
             start_listening();
         }
-        if (!w_.stopping && shared.stop_wanted.load(std::memory_order_acquire) != 0) {
+        if (!w_.stopping && shared.stop_wanted.load() != 0) {
             w_.stopping = true;
             begin_sweep();
         }
-        const std::uint64_t drain = shared.drain_ms.load(std::memory_order_acquire);
-        if (!w_.draining && drain != 0) {
-            w_.draining = true;
-            w_.drain_due_ms = core_.now_up_ms + drain - 1;
-            server_event told;
-            told.kind = server_event_kind::drain_started;
-            tell(told);
-            begin_sweep();
+        const std::uint32_t drain = shared.drain_ms.load();
+        if (drain != w_.drain_seen && !w_.stopping) {
+            begin_drain(drain);
         }
         if (w_.draining && !w_.drain_late && core_.now_ms >= w_.drain_due_ms) {
             w_.drain_late = true;
@@ -9694,6 +9798,20 @@ private:
         }
         if (w_.sweeping) {
             sweep();
+        }
+    }
+
+    /// A drain was asked for, or a shorter one.
+    void begin_drain(std::uint32_t drain) noexcept {
+        w_.drain_seen = drain;
+        const std::uint64_t due = core_.now_up_ms + drain - 1;
+        w_.drain_due_ms = !w_.draining || due < w_.drain_due_ms ? due : w_.drain_due_ms;
+        if (!w_.draining) {
+            w_.draining = true;
+            server_event told;
+            told.kind = server_event_kind::drain_started;
+            tell(told);
+            begin_sweep();
         }
     }
 
@@ -9718,13 +9836,20 @@ private:
                 start_accept(at);
             }
         }
-        for (std::uint32_t at = core_.worker_index; at < w_.socket_count;
+        start_datagrams();
+    }
+
+    void start_datagrams() noexcept {
+        for (std::uint32_t at = core_.worker_index; at < w_.socket_count && !w_.stopping;
              at += core_.shared->worker_count) {
             detail::datagram_entry& socket = w_.sockets[at];
             if (socket.in_use && !socket.receiving) {
                 const os_status started =
                     w_.backend.start_receive_from(socket.handle, token::of(at, 1));
                 socket.receiving = static_cast<bool>(started);
+                if (!started) {
+                    resume_at(core_.now_up_ms + accept_pause_last_ms);
+                }
             }
         }
     }
@@ -9833,12 +9958,12 @@ private:
         if (c.state_ != kind::open) {
             if (c.state_ != kind::draining) {
                 c.because(close_kind::drained);
-                begin_close(c, true);
+                begin_close(c, false);
             }
             return;
         }
         if constexpr (detail::names_on_drain<Handler>) {
-            if (c.has(flags::opened) && !c.has(flags::close_wanted)) {
+            if (c.has(flags::opened) && !c.has(flags::close_wanted | flags::kill_wanted)) {
                 handler_.on_drain(c);
                 after_callback();
             }
@@ -9859,7 +9984,8 @@ private:
         post taken{};
         for (std::uint32_t at = 0; at < turn_bounds::posts && core_.posts.pop(taken); ++at) {
             connection* c = core_.find({taken.id});
-            if (c == nullptr || !c->has(flags::opened) || c->state_ == kind::closing) {
+            if (c == nullptr || !c->has(flags::opened) || c->state_ == kind::closing ||
+                c->has(flags::close_wanted | flags::kill_wanted)) {
                 ++core_.counts.posts_stale;
                 continue;
             }
@@ -9873,19 +9999,21 @@ private:
         }
     }
 
-    bool pool_has_room() const noexcept {
-        return core_.pool.room(side::output) != 0 || core_.pool.room(side::input) != 0;
-    }
-
     /// Buffers came back: those who were refused one, first come, first served.
     void serve_waiting() noexcept {
-        for (std::uint32_t left = core_.waiting_count; left != 0 && pool_has_room(); --left) {
-            connection* c = core_.pop_waiting();
-            if (c->has(flags::refused)) {
-                offer_room(*c);
+        for (const side which : {side::input, side::output}) {
+            std::uint32_t left = core_.waiting[static_cast<std::size_t>(which)].count;
+            for (; left != 0 && core_.pool.room(which) != 0; --left) {
+                connection* c = core_.pop_waiting(which);
+                if (c == nullptr) {
+                    break;
+                }
+                if (c->has(flags::refused)) {
+                    offer_room(*c);
+                }
+                settle(*c);
+                settle_touched();
             }
-            settle(*c);
-            settle_touched();
         }
     }
 
@@ -9917,14 +10045,16 @@ private:
         }
         ++core_.counts.datagrams_in;
         if constexpr (detail::names_on_datagram<Handler>) {
+            if (core_.torn_down) {
+                forget_datagram(e);
+                return;
+            }
             static constexpr detail::datagram_calls calls{&send_datagram, &Backend::local_of};
             datagram in;
             in.source = e.peer;
             in.peer = e.peer;
             if (e.buffer_index != none_index) {
-                if (e.buffer_index != none_index) {
                 in.payload = {core_.pool.data(e.buffer_index), e.byte_count};
-            }
             }
             in.truncated = e.truncated;
             if (unwrap(socket, in)) {
@@ -9935,10 +10065,14 @@ private:
                 ++core_.counts.datagrams_refused;
             }
         }
+        forget_datagram(e);
+        settle_touched();
+    }
+
+    void forget_datagram(const event& e) noexcept {
         if (e.buffer_index != none_index) {  // an empty datagram may come without one
             core_.pool.give(e.buffer_index, side::input, e.byte_count);
         }
-        settle_touched();
     }
 
     /// Takes the PROXY header off a datagram. False: none, a bad one, or from a stranger.
@@ -10014,8 +10148,8 @@ private:
         if constexpr (!std::is_same_v<Events, no_events>) {
             server_event told;
             told.kind = what;
-            told.reason = c.reason_;
-            told.why = what == server_event_kind::connect_failed ? failure_of(c.reason_)
+            told.reason = c.reason();
+            told.why = what == server_event_kind::connect_failed ? failure_of(c.reason())
                                                                  : error::none;
             told.listener = c.listener_;
             told.id = c.id();
@@ -10084,11 +10218,11 @@ struct listener_id {
     constexpr bool operator==(const listener_id&) const noexcept = default;
 };
 
-/// Everything a server counts, summed over its workers. Exact when no worker is running.
+/// Everything a server counts, summed over its workers.
 struct server_stats {
     detail::worker_counters counts{};
     std::uint32_t open = 0;
-    static constexpr std::size_t pool_count = 6;
+    static constexpr std::size_t pool_count = 7;
     pool_stats pools[pool_count]{};
 };
 
@@ -10158,7 +10292,8 @@ public:
         failure_ = {};
         const std::uint32_t index = free_listener();
         char name[119];
-        const std::string_view where = name_of(wanted.unix_path, wanted.address, wanted.port, name);
+        const std::string_view where =
+            name_of(wanted.unix_path, wanted.address, wanted.port, wanted.dual_stack, name);
         if (index == none_index) {
             return fail("listen", where, error::full);
         }
@@ -10169,12 +10304,12 @@ public:
         }
         const os_handle bound = Backend::listen(address, wanted);
         if (!bound) {
+            shared_->trusted_count = entry.trusted_first;  // its rows are free again
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
         entry.server_holds.store(1, std::memory_order_relaxed);
         entry.holds.store(1, std::memory_order_relaxed);
-        entry.is_unix = !wanted.unix_path.empty();
         shared_->listener_count.store(index + 1, std::memory_order_release);
         shared_->listeners_version.fetch_add(1, std::memory_order_release);
         if (id != nullptr) {
@@ -10199,7 +10334,8 @@ public:
     /// Binds a UDP socket; worker `id % workers` serves it.
     result<datagram_id> open_datagram(const datagram_options& wanted) noexcept {
         char name[119];
-        const std::string_view where = name_of({}, wanted.address, wanted.port, name);
+        const std::string_view where =
+            name_of({}, wanted.address, wanted.port, wanted.dual_stack, name);
         if (shared_ == nullptr) {
             return failure_.code;
         }
@@ -10221,6 +10357,7 @@ public:
         }
         const os_handle bound = Backend::open_datagram(at.value, wanted);
         if (!bound) {
+            shared_->trusted_count = entry.trusted_first;
             return fail("open_datagram", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
@@ -10243,11 +10380,12 @@ public:
     error run(std::uint32_t worker = 0) noexcept {
         const error opened = open(worker);
         if (opened != error::none) {
-            return opened;
+            return opened == error::stopped ? error::none : opened;
         }
         loop turns = loop_of(worker);
         while (turns.turn(forever_ns)) {
         }
+        turns.close();
         return error::none;
     }
     /// One turn, for a loop of one's own: waits at most `ms` (0: not at all). False once a stop or
@@ -10273,14 +10411,16 @@ public:
     // ---- on a worker's thread
 
     /// `on_timer(word)` on worker `worker`, not earlier than `ms` from now. error::full: no timer
-    /// is free (limits::timers_max).
+    /// is free (limits::timers_max). On that worker's thread: in a callback of another, give its own
+    /// number (`connection::worker`).
     result<timer_id> after(std::uint64_t ms, std::uint64_t word,
                            std::uint32_t worker = 0) noexcept {
         const error opened = open(worker);
         return opened == error::none ? loop_of(worker).after(ms, word) : result<timer_id>(opened);
     }
-    /// False if it fired already or never was.
-    bool cancel(timer_id timer, std::uint32_t worker = 0) noexcept {
+    /// False if it fired already or never was. On the thread of the worker it was started on.
+    bool cancel(timer_id timer) noexcept {
+        const std::uint32_t worker = loop::worker_of(timer);
         return open(worker) == error::none && loop_of(worker).cancel(timer);
     }
     /// Starts an outgoing connection: `on_open` or `on_connect_failed(word, error)` follows.
@@ -10326,7 +10466,7 @@ public:
     /// handler.
     void stop() noexcept {
         if (shared_ != nullptr) {
-            shared_->stop_wanted.store(1, std::memory_order_release);
+            shared_->stop_wanted.store(1);
             wake_all();
         }
     }
@@ -10334,8 +10474,11 @@ public:
     /// left after `ms`; then `run` returns. Also in a signal handler.
     void drain(std::uint64_t ms) noexcept {
         if (shared_ != nullptr) {
-            std::uint64_t none = 0;
-            shared_->drain_ms.compare_exchange_strong(none, ms + 1, std::memory_order_acq_rel);
+            const auto bounded = static_cast<std::uint32_t>(ms < drain_most ? ms : drain_most);
+            std::uint32_t seen = shared_->drain_ms.load();
+            while ((seen == 0 || bounded + 1 < seen) &&
+                   !shared_->drain_ms.compare_exchange_weak(seen, bounded + 1)) {
+            }
             wake_all();
         }
     }
@@ -10344,17 +10487,19 @@ public:
 
     /// The first thing that went wrong, with its context; see `describe` and `report`.
     const netio::failure& failure() const noexcept { return failure_; }
+    /// Workers this server has: `limits::workers_max`.
     std::uint32_t worker_count() const noexcept {
         return shared_ == nullptr ? 0 : sizes_.workers_max;
     }
     const limits& sizes() const noexcept { return sizes_; }
     std::size_t memory_bytes() const noexcept { return memory_.size(); }
 
-    /// Counts and pools, summed. On a worker's thread, or when none runs.
+    /// Counts and pools, summed. On the only worker's thread, or when none runs.
     server_stats stats() const noexcept {
         server_stats out;
         static constexpr const char* names[] = {"connections", "input_buffers", "output_buffers",
-                                                "posts",       "timers",        "datagram_sends"};
+                                                "posts",       "timers",        "datagram_sends",
+                                                "preface_buffers"};
         for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
             out.pools[at].name = names[at];
         }
@@ -10367,12 +10512,15 @@ public:
             add(out.pools[3], w.core.posts.stats());
             add(out.pools[4], w.timer_slots.stats());
             add(out.pools[5], w.send_slots.stats());
+            add(out.pools[6], w.core.preface_stats());
         }
         out.open = shared_ == nullptr ? 0 : shared_->open_count.load(std::memory_order_relaxed);
         return out;
     }
 
 private:
+    static constexpr std::uint64_t drain_most = 0xFFFFFFF0;
+
     // ---- building
 
     void build(storage_view view) noexcept {
@@ -10423,11 +10571,14 @@ private:
     }
 
     void tear_down() noexcept {
+        if (shared_ != nullptr) {
+            shared_->stop_wanted.store(1);  // a handler that dials again is told so
+            torn_down_ = true;
+        }
         for (std::uint32_t at = 0; at < worker_count(); ++at) {
             if (worker_of(at).is_open.load(std::memory_order_acquire) != 0) {
                 loop_of(at).shut_down();
-                worker_of(at).is_open.store(0, std::memory_order_release);
-                worker_of(at).backend.close();
+                loop_of(at).close();
             }
         }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
@@ -10452,6 +10603,9 @@ private:
         }
         if (worker >= worker_count()) {
             return error::option_invalid;
+        }
+        if (worker_of(worker).finished || torn_down_) {
+            return error::stopped;
         }
         const os_status opened = loop_of(worker).open();
         if (!opened && !open_failed_.exchange(true)) {  // the first of several workers reports
@@ -10517,8 +10671,11 @@ private:
             fail("listen", "header_max", error::option_invalid);
             return false;
         }
-        if (wanted.proxy == proxy_mode::required && wanted.times.preface_ms != 0 &&
-            wanted.times.preface_ms < 3000) {
+        if (wanted.header_max > detail::ingress_bytes && wanted.trusted.empty() &&
+            wanted.unix_path.empty()) {
+            return field_refused("trusted");  // any stranger could hold the buffers
+        }
+        if (wanted.proxy == proxy_mode::required && wanted.times.preface_ms < 3000) {
             failure_.needed = 3000;
             failure_.given = wanted.times.preface_ms;
             fail("listen", "preface_ms", error::option_invalid);
@@ -10564,14 +10721,23 @@ private:
 
     // ---- failing
 
+    bool field_refused(const char* field) noexcept {
+        fail("listen", field, error::option_invalid);
+        return false;
+    }
+
     static std::string_view name_of(std::string_view path, std::string_view address,
-                                    std::uint16_t port, std::span<char> out) noexcept {
+                                    std::uint16_t port, bool dual_stack,
+                                    std::span<char> out) noexcept {
         detail::line_writer line(out);
         if (!path.empty()) {
             return line.put(path).finish();
         }
+        if (address.empty()) {
+            address = dual_stack ? "::" : "0.0.0.0";
+        }
         const bool bare_ipv6 = address.find(':') != std::string_view::npos;
-        line.put(bare_ipv6 ? "[" : "").put(address.empty() ? "0.0.0.0" : address);
+        line.put(bare_ipv6 ? "[" : "").put(address);
         return line.put(bare_ipv6 ? "]:" : ":").put(std::uint64_t{port}).finish();
     }
 
@@ -10588,7 +10754,7 @@ private:
     // ---- waking, summing
 
     void wake(std::uint32_t worker) noexcept {
-        if (worker_of(worker).is_open.load(std::memory_order_acquire) != 0) {
+        if (worker_of(worker).is_open.load() != 0) {
             worker_of(worker).backend.wake();
         }
     }
@@ -10627,6 +10793,7 @@ private:
     std::byte* workers_ = nullptr;
     std::size_t worker_bytes_ = 0;
     std::atomic<bool> open_failed_ = false;
+    bool torn_down_ = false;
 };
 
 template <limits Sizes, class Backend, class Handler>

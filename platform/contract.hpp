@@ -64,7 +64,7 @@ enum class event_kind : std::uint8_t {
 };
 
 /// One completion. 64 bytes.
-struct event {
+struct alignas(8) event {
     token who{};
     operation op = operation::none;
     event_kind kind = event_kind::woken;

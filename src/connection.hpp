@@ -84,7 +84,6 @@ struct listener_entry {
     proxy_mode proxy_required;
     proxy_accept versions;
     bool tcp6_with_ipv4;
-    bool is_unix;
 };
 
 /// What workers share. Touched at accept and close only.
@@ -93,8 +92,7 @@ struct shared_state {
     std::atomic<std::uint32_t> listeners_version;
     std::atomic<std::uint32_t> listener_count;
     std::atomic<std::uint32_t> stop_wanted;
-    std::atomic<std::uint32_t> door_shut;
-    std::atomic<std::uint64_t> drain_ms;  // 0: none; else the deadline + 1
+    std::atomic<std::uint32_t> drain_ms;  // 0: none; else the deadline + 1
     std::uint32_t connections_max;
     std::uint32_t worker_count;
     deadlines outgoing_times;
@@ -134,6 +132,14 @@ struct connection_list {
     std::uint32_t first;  // index + 1
     std::uint32_t last;
 };
+
+/// Those who wait for a buffer of one side. Linked both ways: many may leave at once.
+struct waiting_list {
+    connection_list list;
+    std::uint32_t count;
+};
+static_assert(static_cast<std::size_t>(side::input) == 0);
+static_assert(static_cast<std::size_t>(side::output) == 1);
 
 }  // namespace detail
 
@@ -224,11 +230,11 @@ public:
     // ---- facts
 
     connection_id id() const noexcept;
-    /// The client: the peer's address, or what PROXY says. Family none for unix sockets.
+    /// The client: the peer's address, or what PROXY says. Family none for adopted sockets.
     const endpoint& source() const noexcept;
     /// Where the client connected to: PROXY's destination, else `local()`.
     endpoint destination() noexcept;
-    /// This socket's own address; one system call the first time.
+    /// This socket's own address, a system call each time; none once the connection is closing.
     endpoint local() const noexcept;
     /// The listener's index, or 255 for a connection without one.
     std::uint32_t listener() const noexcept { return listener_; }
@@ -245,9 +251,10 @@ public:
     /// Bytes received and sent so far.
     std::uint64_t bytes_in() const noexcept { return bytes_in_; }
     std::uint64_t bytes_out() const noexcept { return bytes_out_; }
-    /// Milliseconds since accept or connect.
+    /// Milliseconds since accept or connect, in steps of 16.
     std::uint64_t age_ms() const noexcept;
     connection_state_kind state_kind() const noexcept { return state_; }
+    /// The descriptor; no_handle once the connection is closing.
     socket_handle native_handle() const noexcept { return handle_; }
 
     /// 64 bytes of the user's own, zeroed at open, wiped at the end.
@@ -282,7 +289,7 @@ private:
         data_due = 1u << 12,        // on_data is owed
         opened = 1u << 13,          // on_open ran, so on_close will
         touched = 1u << 14,         // in the list of those to settle
-        waits_for_pool = 1u << 15,  // in the list of those a buffer was refused
+        waits_for_output = 1u << 15,  // in the list of those an output buffer was refused
         is_proxied = 1u << 16,
         user_used = 1u << 17,
         in_exchange = 1u << 18,
@@ -292,7 +299,7 @@ private:
         window_inline = 1u << 22,   // the window is the inline ingress
         has_destination = 1u << 23,
         counted = 1u << 24,         // in the global and the listener's count
-        drain_told = 1u << 25,
+        waits_for_input = 1u << 25,  // or an input buffer; never in both lists
         attached = 1u << 26,        // the backend knows the handle
         output_used = 1u << 27,     // the output words were touched
         due_listed = 1u << 28,      // in the list of those on_data is owed to
@@ -313,10 +320,12 @@ private:
                !has(is_paused | is_parked | close_wanted | kill_wanted | end_told);
     }
     void because(close_kind kind, std::uint16_t detail = 0) noexcept {
-        if (reason_.kind == close_kind::none) {
-            reason_ = {kind, detail};
+        if (reason_kind_ == close_kind::none) {
+            reason_kind_ = kind;
+            reason_detail_ = detail;
         }
     }
+    close_reason reason() const noexcept { return {reason_kind_, reason_detail_}; }
     detail::worker_core& core() const noexcept {
         return *reinterpret_cast<detail::worker_core*>(static_cast<std::uintptr_t>(core_));
     }
@@ -348,8 +357,10 @@ private:
     std::uint32_t overflow_end_;
     std::uint32_t due_next_;       // index + 1
     std::uint32_t waits_next_;     // index + 1
-    std::uint32_t opened_at_s_;    // seconds since the worker opened
-    close_reason reason_;
+    std::uint32_t waits_prev_;     // index + 1
+    std::uint32_t opened_at_;      // in units of 16 ms since the worker opened: two years of them
+    std::uint16_t reason_detail_;
+    close_kind reason_kind_;
     output_queue::position output_;
     connection_state_kind state_;
     std::uint8_t listener_;
@@ -391,20 +402,23 @@ struct worker_core {
     const worker_calls* calls;
     const proxy::header* opening;  // in on_open of a proxied connection
     connection* current;           // whose event is handled: it is settled at the end of that
+    const connection* offered;     // whose window on_data is looking at
     connection_list touched;
     connection_list due;
-    connection_list waiting;
+    waiting_list waiting[2];       // by side
     std::uint64_t now_ms;          // begun ticks: what has passed
     std::uint64_t now_up_ms;       // ticks rounded up: what deadlines are counted from
     std::uint32_t due_count;
-    std::uint32_t waiting_count;
     std::uint32_t worker_index;
     std::uint32_t connections;     // slots of each worker
     std::uint32_t connection_buffers_max;
     std::uint32_t preface_buffers_max;
     std::uint32_t preface_buffers;
+    std::uint32_t preface_buffers_high;
+    std::uint64_t preface_buffers_refused;
     std::uint32_t buffers_lent;    // in the handler's hands
     std::uint32_t moved_bytes;     // by move_input_to in this on_data
+    bool torn_down;                // the server's end: no callbacks but on_close
     std::uint32_t shut;            // no new connection of any kind: everything is being ended
     worker_counters counts;
 
@@ -413,6 +427,10 @@ struct worker_core {
     }
     connection_id id_of(std::uint32_t index) const noexcept {
         return {token::of(worker_index * connections + index, slots.generation(index)).bits};
+    }
+    pool_stats preface_stats() const noexcept {
+        return {"preface_buffers", preface_buffers_max, preface_buffers, preface_buffers_high,
+                preface_buffers_refused};
     }
     /// The live connection of this worker that `id` names, or nullptr.
     connection* find(connection_id id) const noexcept {
@@ -454,21 +472,43 @@ struct worker_core {
         }
         return c;
     }
-    /// A buffer was refused: first come, first served when one comes back.
-    void wait_for_pool(connection& c) noexcept {
-        if (!c.has(connection::waits_for_pool)) {
-            c.set(connection::waits_for_pool);
-            append<waits_link>(waiting, c);
-            ++waiting_count;
+    /// A buffer of one side was refused: first come, first served when one comes back. Who waits for
+    /// one side already is looked at whole when its turn comes.
+    void wait_for_pool(connection& c, side which) noexcept {
+        if (!c.has(connection::waits_for_output | connection::waits_for_input)) {
+            c.set(which == side::output ? connection::waits_for_output
+                                        : connection::waits_for_input);
+            waiting_list& line = waiting[static_cast<std::size_t>(which)];
+            c.waits_prev_ = line.list.last;
+            append<waits_link>(line.list, c);
+            ++line.count;
         }
     }
-    connection* pop_waiting() noexcept {
-        connection* c = pop<waits_link>(waiting);
+    connection* pop_waiting(side which) noexcept {
+        waiting_list& line = waiting[static_cast<std::size_t>(which)];
+        connection* c = line.list.first == 0 ? nullptr : &hot[line.list.first - 1];
         if (c != nullptr) {
-            c->unset(connection::waits_for_pool);
-            --waiting_count;
+            leave_waiting(*c);
         }
         return c;
+    }
+    /// Takes a connection out of the line it stands in, wherever that is.
+    void leave_waiting(connection& c) noexcept {
+        const bool output_side = c.has(connection::waits_for_output);
+        waiting_list& line =
+            waiting[static_cast<std::size_t>(output_side ? side::output : side::input)];
+        const std::uint32_t before = c.waits_prev_;
+        const std::uint32_t after = c.waits_next_;
+        (before == 0 ? line.list.first : hot[before - 1].waits_next_) = after;
+        (after == 0 ? line.list.last : hot[after - 1].waits_prev_) = before;
+        c.waits_next_ = c.waits_prev_ = 0;
+        c.unset(connection::waits_for_output | connection::waits_for_input);
+        --line.count;
+    }
+    /// Somebody waits for a buffer that is there.
+    bool someone_can_go() const noexcept {
+        return (waiting[0].list.first != 0 && pool.room(side::input) != 0) ||
+               (waiting[1].list.first != 0 && pool.room(side::output) != 0);
     }
     /// Takes a slot for a new connection in its first state, or none_index.
     std::uint32_t take_slot(netio::origin from, connection_state_kind state) noexcept {
@@ -482,7 +522,7 @@ struct worker_core {
             c.listener_ = 255;
             c.in_at_ = now_up_ms;
             c.out_at_ = now_up_ms;
-            c.opened_at_s_ = static_cast<std::uint32_t>(now_ms / 1000);
+            c.opened_at_ = static_cast<std::uint32_t>(now_ms / 16);
         }
         return index;
     }
@@ -643,7 +683,7 @@ inline void connection::touch() noexcept { core().touch(*this); }
 inline void connection::refuse_output(bool pool_is_empty) noexcept {
     set(refused | blocked);
     if (pool_is_empty) {
-        core().wait_for_pool(*this);
+        core().wait_for_pool(*this, side::output);
     }
 }
 
@@ -743,6 +783,7 @@ inline std::size_t connection::move_input_to(connection& to) noexcept {
         if (has(receiving) && has(receiving_into)) {
             set(data_due);
             touch();
+            to.refuse_output(true);  // so `to` gets on_writable when it is worth another try
             return 0;
         }
         if (!at.pool.transfer(side::input, side::output)) {
@@ -760,7 +801,9 @@ inline std::size_t connection::move_input_to(connection& to) noexcept {
         window_ = window_begin_ = window_end_ = 0;
         to.touch();
     }
-    at.moved_bytes += count;
+    if (at.offered == this) {
+        at.moved_bytes += count;
+    }
     touch();
     return count;
 }
@@ -849,7 +892,9 @@ inline void connection::phase(netio::phase now) noexcept {
         exchange_due_ = 0;
     } else if (!has(in_exchange)) {
         set(in_exchange);
-        in_at_ = core().now_up_ms;
+        if (!has(is_parked)) {
+            in_at_ = core().now_up_ms;
+        }
         const std::uint32_t ms = core().times_of(*this).exchange_ms;
         if (ms != 0 && exchange_due_ == 0) {
             exchange_due_ = core().now_up_ms + ms;
@@ -921,7 +966,9 @@ inline const endpoint& connection::source() const noexcept {
 inline endpoint connection::destination() noexcept {
     return has(has_destination) ? core().endpoints[index()].destination : local();
 }
-inline endpoint connection::local() const noexcept { return core().calls->local_of(handle_).value; }
+inline endpoint connection::local() const noexcept {
+    return handle_ == no_handle ? endpoint{} : core().calls->local_of(handle_).value;
+}
 inline std::uint32_t connection::worker() const noexcept { return core().worker_index; }
 inline bool connection::proxied() const noexcept { return has(is_proxied); }
 inline const proxy::header* connection::proxy_header() const noexcept { return core().opening; }
@@ -932,7 +979,8 @@ inline std::uint64_t connection::connect_word() const noexcept {
     return origin_ == netio::origin::connected ? core().word_of(index()) : 0;
 }
 inline std::uint64_t connection::age_ms() const noexcept {
-    return core().now_ms - std::uint64_t{opened_at_s_} * 1000;
+    const auto now = static_cast<std::uint32_t>(core().now_ms / 16);
+    return std::uint64_t{now - opened_at_} * 16;
 }
 inline void* connection::user_memory() noexcept {
     set(user_used);
@@ -944,11 +992,14 @@ inline void* connection::user_memory() noexcept {
 namespace detail {
 
 inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
+    // Never above the cap, not even for a moment: another worker would refuse for it.
     const auto reserve = [](std::atomic<std::uint32_t>& count, std::uint32_t most) {
-        if (count.fetch_add(1, std::memory_order_relaxed) < most) {
-            return true;
+        std::uint32_t seen = count.load(std::memory_order_relaxed);
+        while (seen < most) {
+            if (count.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed)) {
+                return true;
+            }
         }
-        count.fetch_sub(1, std::memory_order_relaxed);
         return false;
     };
     if (!reserve(shared->open_count, shared->connections_max)) {
@@ -1015,9 +1066,8 @@ inline void worker_core::free_slot(connection& c) noexcept {
         remove<due_link>(due, c);
         --due_count;
     }
-    if (c.has(connection::waits_for_pool)) {
-        remove<waits_link>(waiting, c);
-        --waiting_count;
+    if (c.has(connection::waits_for_output | connection::waits_for_input)) {
+        leave_waiting(c);
     }
     count_out(c);
     wheel_of_connections.cancel(index);

@@ -55,6 +55,11 @@ struct limits {
     constexpr bool operator==(const limits&) const noexcept = default;
 };
 
+/// `total` divided among `workers`, rounded up.
+constexpr std::uint32_t share(std::uint32_t total, std::uint32_t workers) noexcept {
+    return total / workers + (total % workers != 0 ? 1 : 0);
+}
+
 /// The first field of `sizes` that is out of range, or nullptr. Compile time or run time.
 constexpr const char* wrong_field(const limits& sizes) noexcept {
     struct range {
@@ -83,12 +88,16 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
             return each.field;
         }
     }
+    // Indexes have 24 bits, and shares are rounded up.
+    const std::uint32_t workers = sizes.workers_max;
+    if (std::uint64_t{share(sizes.connections_max, workers)} * workers > slots_max) {
+        return "connections_max";
+    }
+    if (share(sizes.input_buffers_max, workers) + share(sizes.output_buffers_max, workers) >=
+        slots_max) {
+        return "output_buffers_max";
+    }
     return nullptr;
-}
-
-/// `total` divided among `workers`, rounded up.
-constexpr std::uint32_t share(std::uint32_t total, std::uint32_t workers) noexcept {
-    return total / workers + (total % workers != 0 ? 1 : 0);
 }
 
 NETIO_END

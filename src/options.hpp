@@ -54,7 +54,8 @@ struct listen_options {
     std::string_view address{};
     /// 0: the system picks one; read it back with `server::local`.
     std::uint16_t port = 0;
-    /// A stream socket in the file system instead; a leading '@' is Linux's abstract namespace.
+    /// A stream socket in the file system instead; a leading '@' is Linux's abstract namespace. The
+    /// file stays when the server ends: the next start wants it removed first.
     std::string_view unix_path{};
     /// An IPv6 listener that takes IPv4 too. Always set explicitly, so it is the same everywhere.
     bool dual_stack = false;

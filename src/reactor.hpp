@@ -47,7 +47,7 @@ public:
         }
         core_.calls = &calls;
         w_.epoch_ns = w_.backend.now_ns();
-        w_.is_open.store(1, std::memory_order_release);
+        w_.is_open.store(1);  // before the flags are read, as their writers write before they ask for it
         read_clock();
         return {};
     }
@@ -55,6 +55,9 @@ public:
     /// One turn; waits at most `timeout_ns`, less if something is due. True while there is more to
     /// do: false once a stop or drain is complete.
     bool turn(std::uint64_t timeout_ns) noexcept {
+        if (w_.finished) {
+            return false;
+        }
         const std::uint64_t until_due = sleep_ns();
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         const std::uint32_t count = w_.backend.wait({w_.events, w_.event_count}, most);
@@ -65,6 +68,7 @@ public:
         for (std::uint32_t at = 0; at < count; ++at) {
             dispatch(w_.events[at]);
         }
+        forget_events(count);
         expire();
         take_posts();
         serve_waiting();
@@ -79,8 +83,8 @@ public:
     /// Nanoseconds until this worker has something to do of itself; 0: now, forever_ns: never.
     std::uint64_t sleep_ns() noexcept {
         if (core_.touched.first != 0 || core_.due.first != 0 || !core_.posts.empty() ||
-            w_.sweeping || (core_.waiting.first != 0 && pool_has_room()) ||
-            w_.backend.ready() || w_.listeners_seen != listeners_version()) {
+            w_.sweeping || core_.someone_can_go() ||
+            w_.backend.ready() || w_.listeners_seen != listeners_version() || end_is_asked_for()) {
             return 0;
         }
         std::uint64_t due = core_.wheel_of_connections.next_due();
@@ -112,7 +116,13 @@ public:
         w_.timers[index].word = word;
         const std::uint64_t now = core_.now_up_ms;
         w_.timer_wheel.arm(index, ms > wheel::never - 1 - now ? wheel::never - 1 : now + ms);
-        return timer_id{token::of(index, w_.timer_slots.generation(index)).bits};
+        // The spare byte of the token names the worker.
+        return timer_id{token::of(index, w_.timer_slots.generation(index),
+                                  static_cast<operation>(core_.worker_index))
+                            .bits};
+    }
+    static std::uint32_t worker_of(timer_id timer) noexcept {
+        return static_cast<std::uint32_t>(token{timer.bits}.op());
     }
     bool cancel(timer_id wanted) noexcept {
         const token who{wanted.bits};
@@ -155,9 +165,17 @@ public:
         return send_datagram(&w_, from.index, to, payload);
     }
 
+    /// The backend's end, on the thread that opened it; nothing is left by now.
+    void close() noexcept {
+        w_.is_open.store(0, std::memory_order_release);
+        w_.backend.close();
+    }
+
     /// Ends what is left, without callbacks but `on_close`: the server's end.
     void shut_down() noexcept {
         w_.stopping = true;
+        core_.shut = 1;
+        core_.torn_down = true;
         while (!nothing_left()) {
             sweep_all();
             const std::uint32_t count =
@@ -165,6 +183,7 @@ public:
             for (std::uint32_t at = 0; at < count; ++at) {
                 dispatch(w_.events[at]);
             }
+            forget_events(count);
             settle_touched();
         }
     }
@@ -223,12 +242,14 @@ private:
                 next.due = c.in_at_;
                 next.which = deadline_kind::park;
             }
-        } else if (c.has(flags::in_exchange) ||
-                   (c.window_end_ != c.window_begin_ && !c.has(flags::is_paused))) {
-            next.consider(c.in_at_, times.read_ms, deadline_kind::read);
-        } else if (c.output_.words == 0) {
+        } else if (c.output_.words == 0) {  // while output waits, only its own deadline counts
             const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
-            next.consider(last, times.idle_ms, deadline_kind::idle);
+            if (c.has(flags::in_exchange) ||
+                (c.window_end_ != c.window_begin_ && !c.has(flags::is_paused))) {
+                next.consider(last, times.read_ms, deadline_kind::read);
+            } else {
+                next.consider(last, times.idle_ms, deadline_kind::idle);
+            }
         }
         if (c.exchange_due_ != 0 && c.exchange_due_ < next.due) {
             next.due = c.exchange_due_;
@@ -301,13 +322,16 @@ private:
             return;
         }
         if constexpr (detail::names_on_deadline<Handler>) {
-            if (c.has(flags::opened) && !c.has(flags::close_wanted)) {
+            if (c.has(flags::opened) && !c.has(flags::close_wanted | flags::kill_wanted)) {
                 grant_again(c, which);
                 handler_.on_deadline(c, which);
                 after_callback();
                 settle(c);
                 return;
             }
+        }
+        if (which == deadline_kind::write && !resets(c.reason_kind_)) {
+            c.reason_kind_ = close_kind::none;  // it was to end in FIN and now ends in RST
         }
         c.because(reason_of(which));
         begin_close(c, true);
@@ -354,6 +378,13 @@ private:
         default:
             connection_event(e);
             break;
+        }
+    }
+
+    /// Events hold addresses of peers; nothing of a connection may outlast it.
+    void forget_events(std::uint32_t count) noexcept {
+        if (count != 0) {
+            wipe(w_.events, count * sizeof(event));
         }
     }
 
@@ -425,8 +456,7 @@ private:
                                                            : doubled;
         watch.resting = true;
         watch.resume_ms = core_.now_up_ms + watch.pause_ms;
-        w_.next_resume_ms =
-            watch.resume_ms < w_.next_resume_ms ? watch.resume_ms : w_.next_resume_ms;
+        resume_at(watch.resume_ms);
         server_event told;
         told.kind = shortage ? server_event_kind::descriptor_pressure
                              : server_event_kind::accept_failed;
@@ -447,13 +477,17 @@ private:
                 continue;
             }
             if (watch.resume_ms > core_.now_ms) {
-                w_.next_resume_ms =
-                    watch.resume_ms < w_.next_resume_ms ? watch.resume_ms : w_.next_resume_ms;
+                resume_at(watch.resume_ms);
                 continue;
             }
             watch.resting = false;
             start_accept(at);
         }
+        start_datagrams();
+    }
+
+    void resume_at(std::uint64_t tick) noexcept {
+        w_.next_resume_ms = tick < w_.next_resume_ms ? tick : w_.next_resume_ms;
     }
 
     void admit(std::uint32_t listener, const event& e) noexcept {
@@ -572,6 +606,7 @@ private:
     /// A longer header was announced than the inline bytes can hold: one buffer of the quota.
     void grow_preface(connection& c) noexcept {
         if (core_.preface_buffers >= core_.preface_buffers_max) {
+            ++core_.preface_buffers_refused;
             c.because(close_kind::refused, static_cast<std::uint16_t>(refusal_cause::busy));
             begin_close(c, true);
             return;
@@ -582,7 +617,9 @@ private:
             begin_close(c, true);
             return;
         }
-        ++core_.preface_buffers;
+        if (++core_.preface_buffers > core_.preface_buffers_high) {
+            core_.preface_buffers_high = core_.preface_buffers;
+        }
         take_over_inline(c, index);
         c.set(flags::preface_buffer);
     }
@@ -770,7 +807,9 @@ private:
             // on_writable tells it of room.
             c.unset(flags::blocked);
             core_.moved_bytes = 0;
+            core_.offered = &c;
             const std::size_t consumed = handler_.on_data(c, in);
+            core_.offered = nullptr;
             after_callback();
             consume(c, in.size(), consumed);
         }
@@ -886,6 +925,9 @@ private:
             begin_close(c, true);
         }
         settle(c);
+        if (c.state_ == kind::open && !c.has(flags::receiving | flags::data_due)) {
+            begin_close(c, true);  // nothing can be received, so nothing would end it
+        }
     }
 
     // ---- output
@@ -927,7 +969,7 @@ private:
         }
         if (c.room() == 0) {
             if (core_.pool.room(side::output) == 0) {
-                core_.wait_for_pool(c);
+                core_.wait_for_pool(c, side::output);
             }
             return;
         }
@@ -1096,7 +1138,7 @@ private:
             c.set(flags::receiving | flags::receiving_into);
             w_.backend.start_receive(who_of(c), {c.window_memory() + c.window_end_, room}, 0);
         } else if (c.has(flags::window_inline)) {
-            core_.wait_for_pool(c);
+            core_.wait_for_pool(c, side::input);
         }
     }
 
@@ -1106,36 +1148,32 @@ private:
         if (c.state_ == kind::closing) {
             return;
         }
-        NETIO_ASSERT(c.reason_.kind != close_kind::none);
+        NETIO_ASSERT(c.reason_kind_ != close_kind::none);
         NETIO_ASSERT(c.has(flags::attached));
         c.state_ = kind::closing;
         core_.wheel_of_connections.cancel(core_.index_of(c));
         w_.backend.start_close(who_of(c), abort);
+        c.handle_ = no_handle;  // its number may belong to another from now on
     }
 
     void closed(connection& c) noexcept {
-        if (c.has(flags::receiving_into) && !c.has(flags::discarding)) {
-            c.window_end_ = c.window_capacity();  // the kernel may have written there unreported
-        }
-        finish(c);
-    }
-
-    void finish(connection& c) noexcept {
-        c.state_ = kind::closing;
         ++core_.counts.closed;
         if (c.has(flags::opened)) {
             if constexpr (detail::names_on_close<Handler>) {
-                handler_.on_close(c, c.reason_);
+                handler_.on_close(c, c.reason());
                 after_callback();
             }
         } else if (c.origin_ == origin::connected) {
             if constexpr (detail::names_on_connect_failed<Handler>) {
-                handler_.on_connect_failed(c.connect_word(), failure_of(c.reason_));
+                handler_.on_connect_failed(c.connect_word(), failure_of(c.reason()));
                 after_callback();
             }
             tell(c, server_event_kind::connect_failed);
         }
         tell(c, server_event_kind::closed);
+        if (c.has(flags::receiving_into) && !c.has(flags::discarding)) {
+            c.window_end_ = c.window_capacity();  // the kernel may have written there unreported
+        }
         core_.free_slot(c);
         if (w_.accepts_held_back) {
             w_.accepts_held_back = false;
@@ -1159,6 +1197,13 @@ private:
 
     // ---- control: listeners, stop, drain
 
+    /// A stop or drain that this worker has not begun with: its wake may have come before the
+    /// backend was open.
+    bool end_is_asked_for() const noexcept {
+        const detail::shared_state& shared = *core_.shared;
+        return (!w_.stopping && shared.stop_wanted.load() != 0) ||
+               (!w_.stopping && shared.drain_ms.load() != w_.drain_seen);
+    }
     std::uint32_t listeners_version() const noexcept {
         return core_.shared->listeners_version.load(std::memory_order_acquire);
     }
@@ -1169,22 +1214,17 @@ private:
     void control() noexcept {
         detail::shared_state& shared = *core_.shared;
         const std::uint32_t version = listeners_version();
-        if (w_.listeners_seen != version && !w_.stopping && !w_.draining) {
+        if (w_.listeners_seen != version) {
             w_.listeners_seen = version;
             start_listening();
         }
-        if (!w_.stopping && shared.stop_wanted.load(std::memory_order_acquire) != 0) {
+        if (!w_.stopping && shared.stop_wanted.load() != 0) {
             w_.stopping = true;
             begin_sweep();
         }
-        const std::uint64_t drain = shared.drain_ms.load(std::memory_order_acquire);
-        if (!w_.draining && drain != 0) {
-            w_.draining = true;
-            w_.drain_due_ms = core_.now_up_ms + drain - 1;
-            server_event told;
-            told.kind = server_event_kind::drain_started;
-            tell(told);
-            begin_sweep();
+        const std::uint32_t drain = shared.drain_ms.load();
+        if (drain != w_.drain_seen && !w_.stopping) {
+            begin_drain(drain);
         }
         if (w_.draining && !w_.drain_late && core_.now_ms >= w_.drain_due_ms) {
             w_.drain_late = true;
@@ -1192,6 +1232,20 @@ private:
         }
         if (w_.sweeping) {
             sweep();
+        }
+    }
+
+    /// A drain was asked for, or a shorter one.
+    void begin_drain(std::uint32_t drain) noexcept {
+        w_.drain_seen = drain;
+        const std::uint64_t due = core_.now_up_ms + drain - 1;
+        w_.drain_due_ms = !w_.draining || due < w_.drain_due_ms ? due : w_.drain_due_ms;
+        if (!w_.draining) {
+            w_.draining = true;
+            server_event told;
+            told.kind = server_event_kind::drain_started;
+            tell(told);
+            begin_sweep();
         }
     }
 
@@ -1216,13 +1270,20 @@ private:
                 start_accept(at);
             }
         }
-        for (std::uint32_t at = core_.worker_index; at < w_.socket_count;
+        start_datagrams();
+    }
+
+    void start_datagrams() noexcept {
+        for (std::uint32_t at = core_.worker_index; at < w_.socket_count && !w_.stopping;
              at += core_.shared->worker_count) {
             detail::datagram_entry& socket = w_.sockets[at];
             if (socket.in_use && !socket.receiving) {
                 const os_status started =
                     w_.backend.start_receive_from(socket.handle, token::of(at, 1));
                 socket.receiving = static_cast<bool>(started);
+                if (!started) {
+                    resume_at(core_.now_up_ms + accept_pause_last_ms);
+                }
             }
         }
     }
@@ -1331,12 +1392,12 @@ private:
         if (c.state_ != kind::open) {
             if (c.state_ != kind::draining) {
                 c.because(close_kind::drained);
-                begin_close(c, true);
+                begin_close(c, false);
             }
             return;
         }
         if constexpr (detail::names_on_drain<Handler>) {
-            if (c.has(flags::opened) && !c.has(flags::close_wanted)) {
+            if (c.has(flags::opened) && !c.has(flags::close_wanted | flags::kill_wanted)) {
                 handler_.on_drain(c);
                 after_callback();
             }
@@ -1357,7 +1418,8 @@ private:
         post taken{};
         for (std::uint32_t at = 0; at < turn_bounds::posts && core_.posts.pop(taken); ++at) {
             connection* c = core_.find({taken.id});
-            if (c == nullptr || !c->has(flags::opened) || c->state_ == kind::closing) {
+            if (c == nullptr || !c->has(flags::opened) || c->state_ == kind::closing ||
+                c->has(flags::close_wanted | flags::kill_wanted)) {
                 ++core_.counts.posts_stale;
                 continue;
             }
@@ -1371,19 +1433,21 @@ private:
         }
     }
 
-    bool pool_has_room() const noexcept {
-        return core_.pool.room(side::output) != 0 || core_.pool.room(side::input) != 0;
-    }
-
     /// Buffers came back: those who were refused one, first come, first served.
     void serve_waiting() noexcept {
-        for (std::uint32_t left = core_.waiting_count; left != 0 && pool_has_room(); --left) {
-            connection* c = core_.pop_waiting();
-            if (c->has(flags::refused)) {
-                offer_room(*c);
+        for (const side which : {side::input, side::output}) {
+            std::uint32_t left = core_.waiting[static_cast<std::size_t>(which)].count;
+            for (; left != 0 && core_.pool.room(which) != 0; --left) {
+                connection* c = core_.pop_waiting(which);
+                if (c == nullptr) {
+                    break;
+                }
+                if (c->has(flags::refused)) {
+                    offer_room(*c);
+                }
+                settle(*c);
+                settle_touched();
             }
-            settle(*c);
-            settle_touched();
         }
     }
 
@@ -1415,14 +1479,16 @@ private:
         }
         ++core_.counts.datagrams_in;
         if constexpr (detail::names_on_datagram<Handler>) {
+            if (core_.torn_down) {
+                forget_datagram(e);
+                return;
+            }
             static constexpr detail::datagram_calls calls{&send_datagram, &Backend::local_of};
             datagram in;
             in.source = e.peer;
             in.peer = e.peer;
             if (e.buffer_index != none_index) {
-                if (e.buffer_index != none_index) {
                 in.payload = {core_.pool.data(e.buffer_index), e.byte_count};
-            }
             }
             in.truncated = e.truncated;
             if (unwrap(socket, in)) {
@@ -1433,10 +1499,14 @@ private:
                 ++core_.counts.datagrams_refused;
             }
         }
+        forget_datagram(e);
+        settle_touched();
+    }
+
+    void forget_datagram(const event& e) noexcept {
         if (e.buffer_index != none_index) {  // an empty datagram may come without one
             core_.pool.give(e.buffer_index, side::input, e.byte_count);
         }
-        settle_touched();
     }
 
     /// Takes the PROXY header off a datagram. False: none, a bad one, or from a stranger.
@@ -1512,8 +1582,8 @@ private:
         if constexpr (!std::is_same_v<Events, no_events>) {
             server_event told;
             told.kind = what;
-            told.reason = c.reason_;
-            told.why = what == server_event_kind::connect_failed ? failure_of(c.reason_)
+            told.reason = c.reason();
+            told.why = what == server_event_kind::connect_failed ? failure_of(c.reason())
                                                                  : error::none;
             told.listener = c.listener_;
             told.id = c.id();

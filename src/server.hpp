@@ -38,11 +38,11 @@ struct listener_id {
     constexpr bool operator==(const listener_id&) const noexcept = default;
 };
 
-/// Everything a server counts, summed over its workers. Exact when no worker is running.
+/// Everything a server counts, summed over its workers.
 struct server_stats {
     detail::worker_counters counts{};
     std::uint32_t open = 0;
-    static constexpr std::size_t pool_count = 6;
+    static constexpr std::size_t pool_count = 7;
     pool_stats pools[pool_count]{};
 };
 
@@ -112,7 +112,8 @@ public:
         failure_ = {};
         const std::uint32_t index = free_listener();
         char name[119];
-        const std::string_view where = name_of(wanted.unix_path, wanted.address, wanted.port, name);
+        const std::string_view where =
+            name_of(wanted.unix_path, wanted.address, wanted.port, wanted.dual_stack, name);
         if (index == none_index) {
             return fail("listen", where, error::full);
         }
@@ -123,12 +124,12 @@ public:
         }
         const os_handle bound = Backend::listen(address, wanted);
         if (!bound) {
+            shared_->trusted_count = entry.trusted_first;  // its rows are free again
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
         entry.server_holds.store(1, std::memory_order_relaxed);
         entry.holds.store(1, std::memory_order_relaxed);
-        entry.is_unix = !wanted.unix_path.empty();
         shared_->listener_count.store(index + 1, std::memory_order_release);
         shared_->listeners_version.fetch_add(1, std::memory_order_release);
         if (id != nullptr) {
@@ -153,7 +154,8 @@ public:
     /// Binds a UDP socket; worker `id % workers` serves it.
     result<datagram_id> open_datagram(const datagram_options& wanted) noexcept {
         char name[119];
-        const std::string_view where = name_of({}, wanted.address, wanted.port, name);
+        const std::string_view where =
+            name_of({}, wanted.address, wanted.port, wanted.dual_stack, name);
         if (shared_ == nullptr) {
             return failure_.code;
         }
@@ -175,6 +177,7 @@ public:
         }
         const os_handle bound = Backend::open_datagram(at.value, wanted);
         if (!bound) {
+            shared_->trusted_count = entry.trusted_first;
             return fail("open_datagram", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
@@ -197,11 +200,12 @@ public:
     error run(std::uint32_t worker = 0) noexcept {
         const error opened = open(worker);
         if (opened != error::none) {
-            return opened;
+            return opened == error::stopped ? error::none : opened;
         }
         loop turns = loop_of(worker);
         while (turns.turn(forever_ns)) {
         }
+        turns.close();
         return error::none;
     }
     /// One turn, for a loop of one's own: waits at most `ms` (0: not at all). False once a stop or
@@ -227,14 +231,16 @@ public:
     // ---- on a worker's thread
 
     /// `on_timer(word)` on worker `worker`, not earlier than `ms` from now. error::full: no timer
-    /// is free (limits::timers_max).
+    /// is free (limits::timers_max). On that worker's thread: in a callback of another, give its own
+    /// number (`connection::worker`).
     result<timer_id> after(std::uint64_t ms, std::uint64_t word,
                            std::uint32_t worker = 0) noexcept {
         const error opened = open(worker);
         return opened == error::none ? loop_of(worker).after(ms, word) : result<timer_id>(opened);
     }
-    /// False if it fired already or never was.
-    bool cancel(timer_id timer, std::uint32_t worker = 0) noexcept {
+    /// False if it fired already or never was. On the thread of the worker it was started on.
+    bool cancel(timer_id timer) noexcept {
+        const std::uint32_t worker = loop::worker_of(timer);
         return open(worker) == error::none && loop_of(worker).cancel(timer);
     }
     /// Starts an outgoing connection: `on_open` or `on_connect_failed(word, error)` follows.
@@ -280,7 +286,7 @@ public:
     /// handler.
     void stop() noexcept {
         if (shared_ != nullptr) {
-            shared_->stop_wanted.store(1, std::memory_order_release);
+            shared_->stop_wanted.store(1);
             wake_all();
         }
     }
@@ -288,8 +294,11 @@ public:
     /// left after `ms`; then `run` returns. Also in a signal handler.
     void drain(std::uint64_t ms) noexcept {
         if (shared_ != nullptr) {
-            std::uint64_t none = 0;
-            shared_->drain_ms.compare_exchange_strong(none, ms + 1, std::memory_order_acq_rel);
+            const auto bounded = static_cast<std::uint32_t>(ms < drain_most ? ms : drain_most);
+            std::uint32_t seen = shared_->drain_ms.load();
+            while ((seen == 0 || bounded + 1 < seen) &&
+                   !shared_->drain_ms.compare_exchange_weak(seen, bounded + 1)) {
+            }
             wake_all();
         }
     }
@@ -298,17 +307,19 @@ public:
 
     /// The first thing that went wrong, with its context; see `describe` and `report`.
     const netio::failure& failure() const noexcept { return failure_; }
+    /// Workers this server has: `limits::workers_max`.
     std::uint32_t worker_count() const noexcept {
         return shared_ == nullptr ? 0 : sizes_.workers_max;
     }
     const limits& sizes() const noexcept { return sizes_; }
     std::size_t memory_bytes() const noexcept { return memory_.size(); }
 
-    /// Counts and pools, summed. On a worker's thread, or when none runs.
+    /// Counts and pools, summed. On the only worker's thread, or when none runs.
     server_stats stats() const noexcept {
         server_stats out;
         static constexpr const char* names[] = {"connections", "input_buffers", "output_buffers",
-                                                "posts",       "timers",        "datagram_sends"};
+                                                "posts",       "timers",        "datagram_sends",
+                                                "preface_buffers"};
         for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
             out.pools[at].name = names[at];
         }
@@ -321,12 +332,15 @@ public:
             add(out.pools[3], w.core.posts.stats());
             add(out.pools[4], w.timer_slots.stats());
             add(out.pools[5], w.send_slots.stats());
+            add(out.pools[6], w.core.preface_stats());
         }
         out.open = shared_ == nullptr ? 0 : shared_->open_count.load(std::memory_order_relaxed);
         return out;
     }
 
 private:
+    static constexpr std::uint64_t drain_most = 0xFFFFFFF0;
+
     // ---- building
 
     void build(storage_view view) noexcept {
@@ -377,11 +391,14 @@ private:
     }
 
     void tear_down() noexcept {
+        if (shared_ != nullptr) {
+            shared_->stop_wanted.store(1);  // a handler that dials again is told so
+            torn_down_ = true;
+        }
         for (std::uint32_t at = 0; at < worker_count(); ++at) {
             if (worker_of(at).is_open.load(std::memory_order_acquire) != 0) {
                 loop_of(at).shut_down();
-                worker_of(at).is_open.store(0, std::memory_order_release);
-                worker_of(at).backend.close();
+                loop_of(at).close();
             }
         }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
@@ -406,6 +423,9 @@ private:
         }
         if (worker >= worker_count()) {
             return error::option_invalid;
+        }
+        if (worker_of(worker).finished || torn_down_) {
+            return error::stopped;
         }
         const os_status opened = loop_of(worker).open();
         if (!opened && !open_failed_.exchange(true)) {  // the first of several workers reports
@@ -471,8 +491,11 @@ private:
             fail("listen", "header_max", error::option_invalid);
             return false;
         }
-        if (wanted.proxy == proxy_mode::required && wanted.times.preface_ms != 0 &&
-            wanted.times.preface_ms < 3000) {
+        if (wanted.header_max > detail::ingress_bytes && wanted.trusted.empty() &&
+            wanted.unix_path.empty()) {
+            return field_refused("trusted");  // any stranger could hold the buffers
+        }
+        if (wanted.proxy == proxy_mode::required && wanted.times.preface_ms < 3000) {
             failure_.needed = 3000;
             failure_.given = wanted.times.preface_ms;
             fail("listen", "preface_ms", error::option_invalid);
@@ -518,14 +541,23 @@ private:
 
     // ---- failing
 
+    bool field_refused(const char* field) noexcept {
+        fail("listen", field, error::option_invalid);
+        return false;
+    }
+
     static std::string_view name_of(std::string_view path, std::string_view address,
-                                    std::uint16_t port, std::span<char> out) noexcept {
+                                    std::uint16_t port, bool dual_stack,
+                                    std::span<char> out) noexcept {
         detail::line_writer line(out);
         if (!path.empty()) {
             return line.put(path).finish();
         }
+        if (address.empty()) {
+            address = dual_stack ? "::" : "0.0.0.0";
+        }
         const bool bare_ipv6 = address.find(':') != std::string_view::npos;
-        line.put(bare_ipv6 ? "[" : "").put(address.empty() ? "0.0.0.0" : address);
+        line.put(bare_ipv6 ? "[" : "").put(address);
         return line.put(bare_ipv6 ? "]:" : ":").put(std::uint64_t{port}).finish();
     }
 
@@ -542,7 +574,7 @@ private:
     // ---- waking, summing
 
     void wake(std::uint32_t worker) noexcept {
-        if (worker_of(worker).is_open.load(std::memory_order_acquire) != 0) {
+        if (worker_of(worker).is_open.load() != 0) {
             worker_of(worker).backend.wake();
         }
     }
@@ -581,6 +613,7 @@ private:
     std::byte* workers_ = nullptr;
     std::size_t worker_bytes_ = 0;
     std::atomic<bool> open_failed_ = false;
+    bool torn_down_ = false;
 };
 
 template <limits Sizes, class Backend, class Handler>

@@ -57,6 +57,7 @@ struct worker_state {
     std::uint32_t listeners_seen;
     std::uint32_t sweep_at;           // next slot to look at while stopping or draining
     std::uint32_t accept_stopped;
+    std::uint32_t drain_seen;         // the drain that was begun with, as in shared_state
     std::atomic<std::uint32_t> is_open;
     bool accepts_held_back;           // no slot here, but other workers have some
     bool draining;
@@ -70,14 +71,16 @@ struct worker_state {
 class carver {
 public:
     constexpr std::size_t take(std::size_t count, std::size_t each, std::size_t align) noexcept {
-        used_ = (used_ + align - 1) / align * align;
+        used_ = used_ > most - align ? most : (used_ + align - 1) / align * align;
         const std::size_t at = used_;
-        used_ += count * each;
+        used_ = count != 0 && each > (most - used_) / count ? most : used_ + count * each;
         return at;
     }
     constexpr std::size_t used() const noexcept { return used_; }
 
 private:
+    // What does not fit into the address space stays this, so no sum ever wraps to a small one.
+    static constexpr std::size_t most = static_cast<std::size_t>(-1) / 2;
     std::size_t used_ = 0;
 };
 

@@ -15,6 +15,7 @@
 #include "tests/proxy_test.cpp"
 #include "tests/relay_test.cpp"
 #include "tests/server_proxy_test.cpp"
+#include "tests/server_rules_test.cpp"
 #include "tests/server_test.cpp"
 #include "tests/simulator_test.cpp"
 #include "tests/slab_test.cpp"
