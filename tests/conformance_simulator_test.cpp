@@ -59,10 +59,12 @@ public:
         port = simulator::local_of(listener).value.port;
         datagrams = simulator::open_datagram(loopback_ipv4(0), {}).handle;
         net.remote(outside(), sim_answer::accept);
+        net.remote(silent(), sim_answer::silent);
         udp_ = net.datagram_peer(udp_local());
     }
     peer connect() { return peer(net.connect(port)); }
     endpoint outside() const { return ipv4(198, 51, 100, 1, 80); }
+    endpoint silent() const { return ipv4(198, 51, 100, 3, 80); }
     endpoint refusing() const { return ipv4(198, 51, 100, 2, 80); }
     peer outside_peer() { return peer(net.connected_peers().back()); }
     peer adoptable(socket_handle& handle) {

@@ -152,8 +152,10 @@ public:
             Backend::close_handle(listener, false);
         }
         Backend::close_handle(datagrams, false);
-        for (int each : {outside_, udp_, refusing_}) {
-            ::close(each);
+        for (int each : {outside_, udp_, refusing_, silent_, queued_[0], queued_[1]}) {
+            if (each >= 0) {
+                ::close(each);
+            }
         }
         descriptors_again();
         ::setrlimit(RLIMIT_NOFILE, &limit_);
@@ -170,6 +172,18 @@ public:
     }
     endpoint outside() const { return conformance_local(outside_); }
     endpoint refusing() const { return conformance_local(refusing_); }
+    /// Where a connect stays without an answer: the accept queue is full, so its SYN is dropped.
+    endpoint silent() {
+        silent_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        bind_loopback(silent_);
+        ::listen(silent_, 0);
+        const sockaddr_in where = conformance_sockaddr(conformance_local(silent_));
+        for (int& each : queued_) {
+            each = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+            ::connect(each, reinterpret_cast<const sockaddr*>(&where), sizeof(where));
+        }
+        return conformance_local(silent_);
+    }
     peer outside_peer() {
         pollfd one{outside_, POLLIN, 0};
         ::poll(&one, 1, 2000);
@@ -258,6 +272,8 @@ private:
     int refusing_ = -1;
     static constexpr rlim_t descriptors_max = 256;  // so few that a test can use them up
     std::vector<int> fillers_;
+    int silent_ = -1;
+    int queued_[2] = {-1, -1};
     rlimit limit_{};
 };
 
