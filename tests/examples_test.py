@@ -222,6 +222,16 @@ def test_drain():
         tap.check("drain: not before its deadline", 0.3 <= took < 5, took)
 
 
+def test_stop_ends_a_drain():
+    with example("own_loop", "--drain-ms", "600000") as server:
+        stuck = programs.connect(server.port)
+        send_until_stuck(stuck)
+        for which in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGINT):
+            server.send_signal(which)
+        ends_well("stop: ends a drain that waits, asked twice each", server.end(), 50)
+        tap.check("stop: resets who is left", programs.read_all(stuck).endswith(b"RESET"))
+
+
 def send_until_stuck(peer):
     """Sends zeros without reading the echo until nothing moves any more."""
     peer.setblocking(False)
@@ -274,5 +284,6 @@ test_chat_slow_reader()
 test_own_loop()
 test_udp_echo()
 test_drain()
+test_stop_ends_a_drain()
 test_stop()
 tap.finish()

@@ -98,6 +98,14 @@ def test_half_close():
                 who = "upstream" if turned else "client"
                 tap.check(f"half-close of the {who} behind {count} bytes is carried through",
                           got == sent and late == answer, f"{len(got)}, {len(late)}")
+        client, upstream = pair.open()
+        send_and_finish(client, b"request")
+        got = programs.read_all(upstream)
+        programs.until(lambda: False, 0.2)  # the answer takes its time to compute
+        send_and_finish(upstream, b"answer" * 10_000)
+        late = programs.read_all(client)
+        tap.check("half-close: an answer 200 ms after the request's end is whole",
+                  got == b"request" and late == b"answer" * 10_000, f"{got}, {len(late)}")
         counts = ends_well("half-close: pairs are gone", pair)
         tap.check("half-close: no byte copied", counts.get("copied") == 0, counts)
 
