@@ -169,13 +169,18 @@ void life_serve(life& of, mutable_bytes memory, const life_shape& shape) noexcep
 inline const char* life_run(sim_chooser chooser, const life_shape& shape, life_counts& counts) {
     life_memory memory;
     std::uint64_t begun = 0;
-    for (std::uint32_t serial = chooser.below(20); begun < shape.connections; ++serial) {
+    std::uint32_t lives_left = 64 + shape.connections;  // one without any connection counts, too
+    for (std::uint32_t serial = chooser.below(20); begun < shape.connections && lives_left != 0; ++serial) {
         sim_options how = sim_options::swarm(chooser);
         const auto more = [&](sim_fault fault, std::uint32_t times) {
             std::uint16_t& weight = how.weights[static_cast<std::size_t>(fault)];
             weight = static_cast<std::uint16_t>(std::min(weight * times, 300u));
         };
         more(sim_fault::start_error, 10);
+        if (chooser.below(2) == 0) {  // lives in which every stream must come through whole
+            how.with(sim_fault::reset, 0).with(sim_fault::receive_error, 0);
+            how.with(sim_fault::send_error, 0);
+        }
         how.descriptors_max = chooser.below(8) == 0 ? 200 : 1'000'000;
         sim_network net(chooser, how);
         net.enter();
@@ -192,7 +197,8 @@ inline const char* life_run(sim_chooser chooser, const life_shape& shape, life_c
         of_life.sim = net.counts;
         ++of_life.lives;
         counts.add(of_life);
-        begun += of_life.connections + 1;
+        begun += of_life.connections;
+        lives_left -= 1;
         if (now.failed() != nullptr) {
             return now.failed();
         }
@@ -202,6 +208,136 @@ inline const char* life_run(sim_chooser chooser, const life_shape& shape, life_c
     }
     return nullptr;
 }
+
+/// Every kind there is, how often it came, and whether that is often enough.
+class life_table {
+public:
+    explicit life_table(std::uint64_t least) noexcept : least_(least) {}
+
+    /// False if something that can occur came too seldom.
+    bool print(const life_counts& of) {
+        std::printf("%llu connections in %llu lives, %llu bytes compared, %llu streams whole, "
+                    "%llu moves, %llu to others\n",
+                    number(of.connections), number(of.lives), number(of.bytes_checked),
+                    number(of.complete_streams), number(of.moved), number(of.moved_to_others));
+        each<close_kind>("close reason", of.reasons);
+        each<refusal_cause>("refusal", of.causes);
+        each<server_event_kind>("told", of.told);
+        each<life_hook>("hook", of.hooks);
+        each<sim_fault>("fault", of.sim.faults);
+        for (std::size_t at = 1; at < of.sim.errors.size(); ++at) {
+            const std::uint64_t count = of.sim.errors[at] + of.own_errors[at];
+            if (count != 0 || comes(static_cast<error>(at))) {
+                row("error", text(static_cast<error>(at)), count, comes(static_cast<error>(at)));
+            }
+        }
+        events(of.sim);
+        constexpr const char* kinds[] = {"preface",  "idle", "read",   "write",
+                                         "exchange", "park", "linger", "connect"};
+        for (std::size_t at = 1; at < 6; ++at) {
+            row("on_deadline", kinds[at], of.deadlines[at], true);
+        }
+        return enough_;
+    }
+
+private:
+    static unsigned long long number(std::uint64_t value) noexcept { return value; }
+    static bool comes(close_kind kind) noexcept {
+        switch (kind) {
+        case close_kind::slow_peer_in:
+        case close_kind::slow_peer_out:
+        case close_kind::tls_failed:
+        case close_kind::egress_denied:
+        case close_kind::shed:
+        case close_kind::output_full:
+            return false;
+        default:
+            return true;
+        }
+    }
+    static bool comes(refusal_cause cause) noexcept {
+        return cause == refusal_cause::global_cap || cause == refusal_cause::listener_cap ||
+               cause == refusal_cause::busy || cause == refusal_cause::door_closed;
+    }
+    static bool comes(server_event_kind) noexcept { return true; }
+    static bool comes(life_hook) noexcept { return true; }
+    static bool comes(sim_fault) noexcept { return true; }
+    static bool comes(error why) noexcept {
+        switch (why) {
+        case error::address_in_use:
+        case error::address_unavailable:
+        case error::permission_denied:
+        case error::descriptors_empty:
+        case error::kernel_memory_empty:
+        case error::connection_refused:
+        case error::connection_reset:
+        case error::connection_aborted:
+        case error::broken_pipe:
+        case error::timed_out:
+        case error::host_unreachable:
+        case error::network_unreachable:
+        case error::network_down:
+        case error::os_failure:
+        case error::full:
+        case error::stopped:
+        case error::cancelled:
+        case error::too_long:
+            return true;
+        default:
+            return false;
+        }
+    }
+    void row(const char* what, const char* kind, std::uint64_t count, bool possible) {
+        const bool enough = !possible || count >= least_;
+        enough_ = enough_ && enough;
+        std::printf("  %-13s %-24s %10llu%s\n", what, kind, number(count),
+                    !possible ? "  not in this release" : enough ? "" : "  TOO FEW");
+    }
+    template <class Kind, class Table>
+    void each(const char* what, const Table& table) {
+        for (std::size_t at = 0; at < table.size(); ++at) {
+            const auto kind = static_cast<Kind>(at);
+            if (std::strcmp(name(kind), "none") != 0) {
+                row(what, name(kind), table[at], comes(kind));
+            }
+        }
+    }
+    /// What came out of the kernel's side, by operation and kind.
+    void events(const sim_counts& of) {
+        struct pair {
+            const char* name;
+            operation op;
+            event_kind kind;
+        };
+        constexpr pair all[] = {
+            {"accept accepted", operation::accept, event_kind::accepted},
+            {"accept failed", operation::accept, event_kind::failed},
+            {"connect connected", operation::connect, event_kind::connected},
+            {"connect failed", operation::connect, event_kind::failed},
+            {"receive received", operation::receive, event_kind::received},
+            {"receive ended", operation::receive, event_kind::ended},
+            {"receive failed", operation::receive, event_kind::failed},
+            {"send sent", operation::send, event_kind::sent},
+            {"send failed", operation::send, event_kind::failed},
+            {"close closed", operation::close, event_kind::closed},
+            {"receive_from received", operation::receive_from, event_kind::received},
+            {"send_to sent", operation::send_to, event_kind::sent},
+            {"send_to failed", operation::send_to, event_kind::failed}};
+        for (const pair& one : all) {
+            row("event", one.name, of.of(one.op, one.kind), true);
+        }
+        std::uint64_t woken = 0;
+        for (const std::uint64_t count : of.events[static_cast<std::size_t>(operation::wake)]) {
+            woken += count;
+        }
+        row("event", "woken", woken, true);
+        row("event", "partial send", of.partial_sends, true);
+        row("event", "starved receive", of.starved_receives, true);
+    }
+
+    bool enough_ = true;
+    std::uint64_t least_;
+};
 
 }  // namespace netio_test
 

@@ -412,7 +412,6 @@ inline life_record& life::new_record(connection_id id) noexcept {
     made.begun_ns = made.in_ns = net.now_ns();
     made.style = static_cast<std::uint8_t>(choose.below(8));
     ++open_records_;
-    ++counts_.connections;
     return made;
 }
 
@@ -455,6 +454,7 @@ inline void life::on_open(connection& c) noexcept {
     check(!r.opened && !r.closed && !r.closed_told, "on_open at most once");
     check(r.opened_told, "opened is told before on_open");
     r.opened = true;
+    ++counts_.connections;
     r.in_ns = net.now_ns();
     r.out_ns = 0;
     r.listener = c.listener();
@@ -548,7 +548,8 @@ inline std::size_t life::on_data(connection& c, bytes in) noexcept {
 /// Consumes something of `in`; the flows know of it.
 inline std::size_t life::take_data(connection& c, life_record& r, bytes in) noexcept {
     if (phase_ != phase_of_life::young) {
-        if (r.style % 2 == 0 || r.end_called) {
+        // Whoever waits for room at an end of ours keeps a buffer that this end may need to read.
+        if (r.style % 2 == 0 || r.end_called || links_[r.link].ours_on_both) {
             flow_in(r).pass(in.size());
             return in.size();
         }
@@ -914,7 +915,7 @@ inline void life::on_post(connection& c, std::uint64_t word) noexcept {
         resume(c, r);
     }
     if (phase_ != phase_of_life::young) {
-        if (r.paused) {
+        if (r.paused || links_[r.link].ours_on_both) {
             resume(c, r);
         }
         release_waiter(c, r);
@@ -1019,7 +1020,7 @@ inline void life::on_close(connection& c, close_reason reason) noexcept {
 
 /// Calls that are the driver's too.
 inline void life::connect_from(connection* c) noexcept {
-    if (records_.size() + 4 >= records_.capacity() || links_.size() + 4 >= links_.capacity()) {
+    if (records_.size() + 200 >= records_.capacity() || links_.size() + 200 >= links_.capacity()) {
         return;
     }
     const std::uint64_t word = ++next_word_;
@@ -1205,7 +1206,7 @@ inline void life::check_preface(const life_record& r, close_reason reason) noexc
 
 inline void life::start_client() noexcept {
     ++clients_;
-    if (links_.size() + 4 >= links_.capacity() || records_.size() + 4 >= records_.capacity()) {
+    if (links_.size() + 200 >= links_.capacity() || records_.size() + 200 >= records_.capacity()) {
         return;
     }
     life_peer p;
@@ -1483,7 +1484,7 @@ inline void life::on_datagram(datagram_socket& via, const datagram& in) noexcept
 // --- the loop -----------------------------------------------------------------------------------
 
 inline void life::act_adopt() noexcept {
-    if (links_.size() + 4 >= links_.capacity() || records_.size() + 4 >= records_.capacity()) {
+    if (links_.size() + 200 >= links_.capacity() || records_.size() + 200 >= records_.capacity()) {
         return;
     }
     const sim_network::pair both = net.connected_pair();
@@ -1608,7 +1609,9 @@ inline void life::go_on() noexcept {
 
 /// In the end no one is left asleep.
 inline void life::wake_everyone() noexcept {
-    for (const life_record& each : records_) {
+    const std::size_t first = choose.below(static_cast<std::uint32_t>(records_.size()));
+    for (std::size_t at = 0; at < records_.size(); ++at) {  // the queue is shorter
+        const life_record& each = records_[(first + at) % records_.size()];
         if (each.opened && !each.closed) {
             service_->post(each.id, word_mark | 2);
         }
@@ -1619,8 +1622,8 @@ inline void life::run(life_service& service) noexcept {
     service_ = &service;
     clients_wanted_ = shape_.clients_per_life;
     live_wanted_ = 1 + choose.below(sizes.connections_max + sizes.connections_max / 2 + 2);
-    records_.reserve(clients_wanted_ * 4 + 256);
-    links_.reserve(clients_wanted_ * 4 + 256);
+    records_.reserve(clients_wanted_ * 8 + 1024);
+    links_.reserve(clients_wanted_ * 8 + 1024);
     if (!wiping) {
         service_->no_wipe();
     }
@@ -1715,6 +1718,9 @@ inline void life::run_out() noexcept {
 inline void life::finish(life_service& service) noexcept {
     service_ = &service;
     clients_wanted_ = 0;
+    for (std::uint32_t at = choose.below(5); at != 0; --at) {
+        start_client();  // some come too late
+    }
     const std::uint32_t how = choose.below(8);
     if (how < 4) {
         drain_ms_ = one_in(2) ? choose.below(60) : choose.below(5000);
