@@ -8389,12 +8389,12 @@ struct worker_state {
     std::uint32_t accept_stopped;
     std::uint32_t drain_seen;         // the drain that was begun with, as in shared_state
     std::atomic<std::uint32_t> is_open;
+    std::atomic<std::uint32_t> is_over;  // the stop or drain is complete: no more posts
     bool accepts_held_back;           // no slot here, but other workers have some
     bool draining;
     bool drain_late;
     bool stopping;
     bool sweeping;
-    bool finished;
 };
 
 /// Hands out offsets, aligned, one after the other.
@@ -8621,7 +8621,7 @@ public:
     /// One turn; waits at most `timeout_ns`, less if something is due. True while there is more to
     /// do: false once a stop or drain is complete.
     bool turn(std::uint64_t timeout_ns) noexcept {
-        if (w_.finished) {
+        if (is_over()) {
             return false;
         }
         const std::uint64_t until_due = sleep_ns();
@@ -8640,10 +8640,10 @@ public:
         serve_waiting();
         serve_owed();
         settle_touched();
-        if ((w_.stopping || w_.draining) && nothing_left() && !w_.finished) {
+        if ((w_.stopping || w_.draining) && nothing_left() && !is_over()) {
             finish_worker();
         }
-        return !w_.finished;
+        return !is_over();
     }
 
     /// Nanoseconds until this worker has something to do of itself; 0: now, forever_ns: never.
@@ -8733,6 +8733,7 @@ public:
 
     /// The backend's end, on the thread that opened it; nothing is left by now.
     void close() noexcept {
+        drop_posts();
         w_.is_open.store(0, std::memory_order_release);
         w_.backend.close();
     }
@@ -9801,6 +9802,14 @@ private:
         }
     }
 
+    /// Posts that nobody will take are stale, not lost in silence.
+    void drop_posts() noexcept {
+        post taken{};
+        while (core_.posts.pop(taken)) {
+            ++core_.counts.posts_stale;
+        }
+    }
+
     /// A drain was asked for, or a shorter one.
     void begin_drain(std::uint32_t drain) noexcept {
         w_.drain_seen = drain;
@@ -9815,14 +9824,17 @@ private:
         }
     }
 
+    bool is_over() const noexcept { return w_.is_over.load(std::memory_order_relaxed) != 0; }
+
     /// No connection, and no datagram whose buffer the kernel still reads.
     bool nothing_left() const noexcept {
         return core_.slots.in_use() == 0 && w_.send_slots.in_use() == 0;
     }
 
     void finish_worker() noexcept {
-        w_.finished = true;
+        w_.is_over.store(1);
         core_.shut = 1;
+        drop_posts();
         if (w_.draining) {
             server_event told;
             told.kind = server_event_kind::drain_finished;
@@ -10101,7 +10113,7 @@ private:
                               bytes payload) noexcept {
         state& w = *static_cast<state*>(worker);
         worker_core_t& core = w.core;
-        if (socket >= w.socket_count || !w.sockets[socket].in_use ||
+        if (core.shut != 0 || socket >= w.socket_count || !w.sockets[socket].in_use ||
             payload.size() > core.pool.buffer_bytes() || w.send_slots.capacity() == 0) {
             return false;
         }
@@ -10456,7 +10468,8 @@ public:
     bool post(connection_id to, std::uint64_t word) noexcept {
         const std::uint32_t per_worker = worker_count() == 0 ? 1 : worker_of(0).core.connections;
         const std::uint32_t worker = token{to.bits}.index() / per_worker;
-        if (worker >= worker_count() || !worker_of(worker).core.posts.push({to.bits, word})) {
+        if (worker >= worker_count() || worker_of(worker).is_over.load() != 0 ||
+            !worker_of(worker).core.posts.push({to.bits, word})) {
             return false;
         }
         wake(worker);
@@ -10604,7 +10617,7 @@ private:
         if (worker >= worker_count()) {
             return error::option_invalid;
         }
-        if (worker_of(worker).finished || torn_down_) {
+        if (worker_of(worker).is_over.load() != 0 || torn_down_) {
             return error::stopped;
         }
         const os_status opened = loop_of(worker).open();

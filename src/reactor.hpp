@@ -55,7 +55,7 @@ public:
     /// One turn; waits at most `timeout_ns`, less if something is due. True while there is more to
     /// do: false once a stop or drain is complete.
     bool turn(std::uint64_t timeout_ns) noexcept {
-        if (w_.finished) {
+        if (is_over()) {
             return false;
         }
         const std::uint64_t until_due = sleep_ns();
@@ -74,10 +74,10 @@ public:
         serve_waiting();
         serve_owed();
         settle_touched();
-        if ((w_.stopping || w_.draining) && nothing_left() && !w_.finished) {
+        if ((w_.stopping || w_.draining) && nothing_left() && !is_over()) {
             finish_worker();
         }
-        return !w_.finished;
+        return !is_over();
     }
 
     /// Nanoseconds until this worker has something to do of itself; 0: now, forever_ns: never.
@@ -167,6 +167,7 @@ public:
 
     /// The backend's end, on the thread that opened it; nothing is left by now.
     void close() noexcept {
+        drop_posts();
         w_.is_open.store(0, std::memory_order_release);
         w_.backend.close();
     }
@@ -1235,6 +1236,14 @@ private:
         }
     }
 
+    /// Posts that nobody will take are stale, not lost in silence.
+    void drop_posts() noexcept {
+        post taken{};
+        while (core_.posts.pop(taken)) {
+            ++core_.counts.posts_stale;
+        }
+    }
+
     /// A drain was asked for, or a shorter one.
     void begin_drain(std::uint32_t drain) noexcept {
         w_.drain_seen = drain;
@@ -1249,14 +1258,17 @@ private:
         }
     }
 
+    bool is_over() const noexcept { return w_.is_over.load(std::memory_order_relaxed) != 0; }
+
     /// No connection, and no datagram whose buffer the kernel still reads.
     bool nothing_left() const noexcept {
         return core_.slots.in_use() == 0 && w_.send_slots.in_use() == 0;
     }
 
     void finish_worker() noexcept {
-        w_.finished = true;
+        w_.is_over.store(1);
         core_.shut = 1;
+        drop_posts();
         if (w_.draining) {
             server_event told;
             told.kind = server_event_kind::drain_finished;
@@ -1535,7 +1547,7 @@ private:
                               bytes payload) noexcept {
         state& w = *static_cast<state*>(worker);
         worker_core_t& core = w.core;
-        if (socket >= w.socket_count || !w.sockets[socket].in_use ||
+        if (core.shut != 0 || socket >= w.socket_count || !w.sockets[socket].in_use ||
             payload.size() > core.pool.buffer_bytes() || w.send_slots.capacity() == 0) {
             return false;
         }

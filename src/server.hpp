@@ -276,7 +276,8 @@ public:
     bool post(connection_id to, std::uint64_t word) noexcept {
         const std::uint32_t per_worker = worker_count() == 0 ? 1 : worker_of(0).core.connections;
         const std::uint32_t worker = token{to.bits}.index() / per_worker;
-        if (worker >= worker_count() || !worker_of(worker).core.posts.push({to.bits, word})) {
+        if (worker >= worker_count() || worker_of(worker).is_over.load() != 0 ||
+            !worker_of(worker).core.posts.push({to.bits, word})) {
             return false;
         }
         wake(worker);
@@ -424,7 +425,7 @@ private:
         if (worker >= worker_count()) {
             return error::option_invalid;
         }
-        if (worker_of(worker).finished || torn_down_) {
+        if (worker_of(worker).is_over.load() != 0 || torn_down_) {
             return error::stopped;
         }
         const os_status opened = loop_of(worker).open();

@@ -59,12 +59,12 @@ struct worker_state {
     std::uint32_t accept_stopped;
     std::uint32_t drain_seen;         // the drain that was begun with, as in shared_state
     std::atomic<std::uint32_t> is_open;
+    std::atomic<std::uint32_t> is_over;  // the stop or drain is complete: no more posts
     bool accepts_held_back;           // no slot here, but other workers have some
     bool draining;
     bool drain_late;
     bool stopping;
     bool sweeping;
-    bool finished;
 };
 
 /// Hands out offsets, aligned, one after the other.

@@ -70,8 +70,8 @@ public:
                            std::uint32_t worker) noexcept override {
         return server_.after(ms, word, worker);
     }
-    bool cancel(timer_id timer, std::uint32_t worker) noexcept override {
-        return server_.cancel(timer, worker);
+    bool cancel(timer_id timer, std::uint32_t) noexcept override {
+        return server_.cancel(timer);
     }
     bool send_to(std::uint32_t socket, const endpoint& to, bytes payload) noexcept override {
         return server_.send_to({socket}, to, payload);
