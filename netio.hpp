@@ -8381,6 +8381,7 @@ struct worker_state {
     backend_limits backend_sizes;
     std::uint64_t epoch_ns;
     std::uint64_t drain_due_ms;
+    std::uint64_t sweep_from_turn;    // a drain first takes what the kernel held when it began
     std::uint64_t next_resume_ms;     // earliest of the resting listeners
     std::uint32_t event_count;
     std::uint32_t socket_count;
@@ -8640,6 +8641,9 @@ public:
         serve_waiting();
         serve_owed();
         settle_touched();
+        if (w_.sweeping && core_.counts.turns >= w_.sweep_from_turn) {
+            sweep();
+        }
         if ((w_.stopping || w_.draining) && nothing_left() && !is_over()) {
             finish_worker();
         }
@@ -9609,7 +9613,7 @@ private:
             return;
         }
         if (c.state_ == kind::open) {
-            if (w_.draining && is_idle(c)) {
+            if (w_.draining && core_.counts.turns >= w_.sweep_from_turn && is_idle(c)) {
                 c.because(close_kind::drained);
                 c.set(flags::close_wanted | flags::end_wanted);
             }
@@ -9797,9 +9801,6 @@ private:
             w_.drain_late = true;
             begin_sweep();
         }
-        if (w_.sweeping) {
-            sweep();
-        }
     }
 
     /// Posts that nobody will take are stale, not lost in silence.
@@ -9817,6 +9818,7 @@ private:
         w_.drain_due_ms = !w_.draining || due < w_.drain_due_ms ? due : w_.drain_due_ms;
         if (!w_.draining) {
             w_.draining = true;
+            w_.sweep_from_turn = core_.counts.turns + 2;
             server_event told;
             told.kind = server_event_kind::drain_started;
             tell(told);
@@ -10463,8 +10465,8 @@ public:
 
     // ---- any thread
 
-    /// `on_post(c, word)` on the connection's worker. False: its queue is full. A connection that
-    /// is gone by then is counted as stale.
+    /// `on_post(c, word)` on the connection's worker. False: its queue is full, or the worker has
+    /// ended. A connection that is gone by then is counted as stale.
     bool post(connection_id to, std::uint64_t word) noexcept {
         const std::uint32_t per_worker = worker_count() == 0 ? 1 : worker_of(0).core.connections;
         const std::uint32_t worker = token{to.bits}.index() / per_worker;

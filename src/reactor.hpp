@@ -74,6 +74,9 @@ public:
         serve_waiting();
         serve_owed();
         settle_touched();
+        if (w_.sweeping && core_.counts.turns >= w_.sweep_from_turn) {
+            sweep();
+        }
         if ((w_.stopping || w_.draining) && nothing_left() && !is_over()) {
             finish_worker();
         }
@@ -1043,7 +1046,7 @@ private:
             return;
         }
         if (c.state_ == kind::open) {
-            if (w_.draining && is_idle(c)) {
+            if (w_.draining && core_.counts.turns >= w_.sweep_from_turn && is_idle(c)) {
                 c.because(close_kind::drained);
                 c.set(flags::close_wanted | flags::end_wanted);
             }
@@ -1231,9 +1234,6 @@ private:
             w_.drain_late = true;
             begin_sweep();
         }
-        if (w_.sweeping) {
-            sweep();
-        }
     }
 
     /// Posts that nobody will take are stale, not lost in silence.
@@ -1251,6 +1251,7 @@ private:
         w_.drain_due_ms = !w_.draining || due < w_.drain_due_ms ? due : w_.drain_due_ms;
         if (!w_.draining) {
             w_.draining = true;
+            w_.sweep_from_turn = core_.counts.turns + 2;
             server_event told;
             told.kind = server_event_kind::drain_started;
             tell(told);

@@ -271,8 +271,8 @@ public:
 
     // ---- any thread
 
-    /// `on_post(c, word)` on the connection's worker. False: its queue is full. A connection that
-    /// is gone by then is counted as stale.
+    /// `on_post(c, word)` on the connection's worker. False: its queue is full, or the worker has
+    /// ended. A connection that is gone by then is counted as stale.
     bool post(connection_id to, std::uint64_t word) noexcept {
         const std::uint32_t per_worker = worker_count() == 0 ? 1 : worker_of(0).core.connections;
         const std::uint32_t worker = token{to.bits}.index() / per_worker;

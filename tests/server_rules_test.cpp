@@ -351,8 +351,8 @@ TEST_CASE("a short life is told as short, and an adopted socket is closed once b
     CHECK(static_cast<bool>(w.server->adopt(pair.handle)));
     w.server->stop();
     CHECK(w.server->run() == netio::error::none);
-    CHECK(w.handler.opened == 1);
-    CHECK(w.handler.closed == 1);
+    CHECK(w.handler.opened == 2);
+    CHECK(w.handler.closed == 2);
     sim_peer other = pair.peer;
     CHECK(other.was_reset());
 }
