@@ -211,8 +211,14 @@ public:
     /// One turn, for a loop of one's own: waits at most `ms` (0: not at all). False once a stop or
     /// drain is complete, or if the worker can't open (see `failure`).
     bool run_once(std::uint32_t ms = 0, std::uint32_t worker = 0) noexcept {
-        return open(worker) == error::none &&
-               loop_of(worker).turn(std::uint64_t{ms} * 1'000'000);
+        if (open(worker) != error::none) {
+            return false;
+        }
+        const bool goes_on = loop_of(worker).turn(std::uint64_t{ms} * 1'000'000);
+        if (!goes_on) {
+            loop_of(worker).close();  // on the thread that opened it
+        }
+        return goes_on;
     }
     /// Something a foreign loop can poll for reading, or no_handle. Call `run_once` when it is
     /// readable or `wait_ms` has passed.
@@ -401,6 +407,7 @@ private:
                 loop_of(at).shut_down();
                 loop_of(at).close();
             }
+            worker_of(at).backend.~Backend();  // what a backend of the user's may hold
         }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
             if (shared_->listeners[at].holds.load(std::memory_order_acquire) != 0) {

@@ -995,6 +995,20 @@ struct conformance {
         NETIO_HOLDS(w.last(acceptor, operation::accept)->peer == next.local());
         return nullptr;
     }
+    static verdict row_accept_peers(World& w) {
+        NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
+        w.accepting = true;
+        w.turn(0);
+        peer clients[4] = {w.connect(), w.connect(), w.connect(), w.connect()};
+        NETIO_HOLDS(w.until([&] { return w.count(acceptor) == 4; }));
+        for (const peer& each : clients) {
+            NETIO_HOLDS(std::count_if(w.seen.begin(), w.seen.end(), [&](const event& one) {
+                            return one.peer == each.local();
+                        }) == 1);
+        }
+        w.close_accepted();
+        return nullptr;
+    }
     static verdict row_no_descriptors(World& w) {
         NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
         w.accepting = true;
@@ -1026,8 +1040,8 @@ struct conformance {
         NETIO_HOLDS(w.last(acceptor, operation::accept)->kind == event_kind::failed);
         return nullptr;
     }
-    /// When stop_accept has returned, no accept is outstanding: the listener can be started again at
-    /// once, and closing its handle frees its port.
+    /// When stop_accept has returned, no accept is outstanding: the listener can be started again
+    /// at once, and closing its handle frees its port.
     static verdict row_stop_accept(World& w) {
         using kernel = typename World::backend_type;
         const token next = token::of(acceptor.index(), 901);
@@ -1256,6 +1270,27 @@ struct conformance {
         NETIO_HOLDS(!w.lingers(clients[1]));
         return nullptr;
     }
+    /// A receive that waits in a kernel may hold the socket open: closing has to end it first.
+    static verdict row_close_receiving(World& w) {
+        peer clients[3];
+        const token all[] = {a, b, c};
+        std::array<std::byte, 64> place{};
+        for (std::size_t at = 0; at < 3; ++at) {
+            NETIO_PASSES(join(w, all[at], clients[at]));
+        }
+        w.kernel.start_receive(a, {}, 100);
+        w.kernel.start_receive(b, {}, 100);
+        receive_into(w, c, place);
+        w.quiet();
+        NETIO_PASSES(close(w, a, false));
+        NETIO_PASSES(close(w, b, true));
+        NETIO_PASSES(close(w, c, true));
+        NETIO_HOLDS(w.until([&] { return clients[0].ended(); }));
+        NETIO_HOLDS(!clients[0].was_reset());
+        NETIO_HOLDS(w.until([&] { return clients[1].was_reset(); }));
+        NETIO_HOLDS(w.until([&] { return clients[2].was_reset(); }));
+        return nullptr;
+    }
     static verdict row_close_handle(World& w) {
         using kernel = typename World::backend_type;
         NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
@@ -1448,6 +1483,7 @@ struct conformance {
             {"listen", "a unix path serves a stream", row_unix},
             {"open", "close gives handles up and open works again", row_open_close},
             {"start_accept", "tells the peer and works again after stop", row_accept},
+            {"start_accept", "tells each of several clients apart", row_accept_peers},
             {"start_accept", "out of descriptors: one failure, then off", row_no_descriptors},
             {"stop_accept", "the failure may be unread", row_stop_after_failure},
             {"stop_accept", "has ended the accept when it returns", row_stop_accept},
@@ -1463,6 +1499,7 @@ struct conformance {
             {"end_send", "the peer sees the end and can still send", row_end_send},
             {"end_send", "a reply after the peer's end arrives whole", row_half_close},
             {"start_close", "orderly after the data, abort by reset", row_close},
+            {"start_close", "reaches the peer though a receive was waiting", row_close_receiving},
             {"close_handle", "orderly or by reset", row_close_handle},
             {"start_receive_from", "datagrams whole, empty and cut", row_datagram},
             {"start_send_to", "sent, or failed when too long", row_send_to},
@@ -1482,21 +1519,23 @@ struct conformance {
 template <class World>
 class conformance_cases {
 public:
-    conformance_cases() noexcept { add(std::make_index_sequence<64>{}); }
+    conformance_cases() noexcept {
+        NETIO_ASSERT(suite::all().size() <= cases_max);  // else checks would be left out
+        add(std::make_index_sequence<cases_max>{});
+    }
 
 private:
     using suite = conformance<typename World::suite_world>;
+    static constexpr std::size_t cases_max = 80;
 
     template <std::size_t At>
     static void run() {
-        if constexpr (At < 64) {
-            World world;
-            const char* const broken_rule = suite::all()[At].check(world);
-            CAPTURE(std::string(broken_rule == nullptr ? "" : broken_rule));
-            CHECK(broken_rule == nullptr);
-            world.kernel.close();
-            CHECK(world.pool.in_use(side::input) == world.held.size());
-        }
+        World world;
+        const char* const broken_rule = suite::all()[At].check(world);
+        CAPTURE(std::string(broken_rule == nullptr ? "" : broken_rule));
+        CHECK(broken_rule == nullptr);
+        world.kernel.close();
+        CHECK(world.pool.in_use(side::input) == world.held.size());
     }
     template <std::size_t... At>
     static void add(std::index_sequence<At...>) noexcept {
