@@ -754,7 +754,7 @@ private:
             return;
         }
         if (c.window_capacity() - c.window_end_ < c.overflow_end_ && c.window_begin_ != 0) {
-            move_to_front(c);  // while a second buffer waits the window is full: nothing may pass it
+            move_to_front(c);  // while a second buffer waits the window is full: none may pass it
         }
         const std::uint32_t room = c.window_capacity() - c.window_end_;
         const std::uint32_t count = room < c.overflow_end_ ? room : c.overflow_end_;

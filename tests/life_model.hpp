@@ -1,5 +1,5 @@
-// What the lifecycle driver knows of each connection: which bytes belong where, what was promised, and
-// what was counted. Test code: uses heap.
+// What the lifecycle driver knows of each connection: which bytes belong where, what was promised,
+// and what was counted. Test code: uses heap.
 #ifndef NETIO_TESTS_LIFE_MODEL_HPP
 #define NETIO_TESTS_LIFE_MODEL_HPP
 
@@ -7,8 +7,8 @@
 
 namespace netio_test {
 
-/// One text for all streams: any stretch of it differs from any other, no byte is 0, and it is twice
-/// as long as its period, so that every stretch is contiguous.
+/// One text for all streams: any stretch of it differs from any other, no byte is 0, and it is
+/// twice as long as its period, so that every stretch is contiguous.
 inline constexpr std::uint32_t life_text_period = 1u << 16;
 inline const std::byte* life_text(std::uint32_t from) noexcept {
     static const std::vector<std::byte> all = [] {
@@ -26,7 +26,7 @@ inline bytes life_text(std::uint32_t from, std::size_t count) noexcept {
     return {life_text(from), count};
 }
 
-/// The bytes that must come out of one direction of a connection, in order, as stretches of the text.
+/// The bytes that must come out of one direction of a connection, in order: stretches of the text.
 class life_flow {
 public:
     void push(std::uint32_t from, std::size_t count) noexcept {
@@ -69,7 +69,9 @@ public:
             std::uint32_t where = 0;
             for (std::uint32_t from = 0; from < life_text_period; ++from) {
                 std::size_t same = 0;
-                while (at + same < found.size() && found[at + same] == *life_text(from + static_cast<std::uint32_t>(same))) {
+                while (at + same < found.size() &&
+                       found[at + same] ==
+                           *life_text(from + static_cast<std::uint32_t>(same))) {
                     ++same;
                 }
                 where = same > best ? from : where;

@@ -1,5 +1,5 @@
-// Runs lives (tests/lifecycle.hpp): builds the server, one life after the other until a seed has its
-// connections, looks at the memory afterwards, and prints what happened how often. Test code.
+// Runs lives (tests/lifecycle.hpp): builds the server, one life after the other until a seed has
+// its connections, looks at the memory afterwards, and prints what happened how often. Test code.
 #ifndef NETIO_TESTS_LIFE_RUN_HPP
 #define NETIO_TESTS_LIFE_RUN_HPP
 
@@ -169,8 +169,9 @@ void life_serve(life& of, mutable_bytes memory, const life_shape& shape) noexcep
 inline const char* life_run(sim_chooser chooser, const life_shape& shape, life_counts& counts) {
     life_memory memory;
     std::uint64_t begun = 0;
-    std::uint32_t lives_left = 64 + shape.connections;  // one without any connection counts, too
-    for (std::uint32_t serial = chooser.below(20); begun < shape.connections && lives_left != 0; ++serial) {
+    std::uint32_t lives_left = 64 + shape.connections;  // those without any connection count, too
+    std::uint32_t serial = chooser.below(20);
+    for (; begun < shape.connections && lives_left != 0; ++serial) {
         sim_options how = sim_options::swarm(chooser);
         const auto more = [&](sim_fault fault, std::uint32_t times) {
             std::uint16_t& weight = how.weights[static_cast<std::size_t>(fault)];

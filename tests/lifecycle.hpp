@@ -1,6 +1,6 @@
-// Lives of a server in which a seed (or a fuzzer's bytes) chooses everything: sizes, listeners, faults,
-// what the handler does, what the peers do, and the end. Checked all along: the promises of design 7,
-// every byte's place, and at the end that nothing is held. Test code: uses heap.
+// Lives of a server in which a seed (or a fuzzer's bytes) chooses everything: sizes, listeners,
+// faults, what the handler does, what the peers do, and the end. Checked all along: the promises of
+// design 7, every byte's place, and at the end that nothing is held. Test code: uses heap.
 #ifndef NETIO_TESTS_LIFECYCLE_HPP
 #define NETIO_TESTS_LIFECYCLE_HPP
 
@@ -120,7 +120,10 @@ private:
         std::string path;
     };
     static constexpr std::uint64_t ms_ns = 1'000'000;
-    static constexpr std::uint64_t word_mark = 0x706F737400000000u;
+    /// A post's word says whom it is for.
+    static std::uint64_t word_for(connection_id id) noexcept {
+        return id.bits * 0x9FB21C651E98DF25u;
+    }
 
     // choosing
     bool one_in(std::uint32_t count) noexcept { return choose.below(count) == 0; }
@@ -180,6 +183,7 @@ private:
     void check_early(const life_record& r, deadline_kind which) noexcept;
     void check_reason(const life_record& r, close_reason reason) noexcept;
     void check_preface(const life_record& r, close_reason reason) noexcept;
+    void check_cap(const server_event& told) noexcept;
     void closed_told(const server_event& told) noexcept;
 
     // peers
@@ -743,7 +747,7 @@ inline void life::something_else(connection& c, life_record& r) noexcept {
         connect_from(&c);
         break;
     case 10:
-        if (c.post(word_mark | r.listener)) {
+        if (c.post(word_for(r.id))) {
             r.recall = true;
         }
         break;
@@ -901,7 +905,7 @@ inline void life::on_post(connection& c, std::uint64_t word) noexcept {
     guard inside(*this, life_hook::on_post);
     life_record& r = record_of(c);
     may_call(c, r, "on_post of an open connection only");
-    check((word & 0xFFFFFFFF00000000u) == word_mark, "the word that was posted");
+    check(word == word_for(r.id), "a post reaches whom it is for");
     if (r.parked) {
         r.parked = false;
         r.recall = true;
@@ -1097,6 +1101,7 @@ inline void life::on_event(const server_event& told) noexcept {
         check(told.reason.kind == close_kind::refused, "refused says so");
         life_counts::count(counts_.reasons, told.reason.kind);
         life_counts::count(counts_.causes, told.reason.cause());
+        check_cap(told);
         break;
     case server_event_kind::closed:
         closed_told(told);
@@ -1109,6 +1114,29 @@ inline void life::on_event(const server_event& told) noexcept {
     default:
         check(phase_ == phase_of_life::draining || phase_ == phase_of_life::stopped,
               "a drain that was asked for");
+        break;
+    }
+}
+
+/// Nobody is turned away while there is a place.
+inline void life::check_cap(const server_event& told) noexcept {
+    std::uint32_t of_listener = 0;
+    for (const life_record& each : records_) {
+        of_listener += !each.closed_told && each.listener == told.listener ? 1 : 0;
+    }
+    switch (told.reason.cause()) {
+    case refusal_cause::global_cap:
+        check(open_records_ == sizes.connections_max, "refused by the global cap below it");
+        break;
+    case refusal_cause::listener_cap:
+        check(of_listener == places_[told.listener].how.connections_max,
+              "refused by the listener's cap below it");
+        break;
+    case refusal_cause::door_closed:
+        check(phase_ == phase_of_life::draining || phase_ == phase_of_life::stopped,
+              "refused by a door that is open");
+        break;
+    default:
         break;
     }
 }
@@ -1331,7 +1359,8 @@ inline void life::drop_peer(std::uint32_t live_at) noexcept {
 /// Looks at what arrived. False: the connection is over.
 inline bool life::step_take(life_peer& p) noexcept {
     life_link& link = links_[p.link];
-    const std::size_t most = p.silent ? 0 : choose.below(p.take_max + 1);
+    const bool all = phase_ != phase_of_life::young;
+    const std::size_t most = all ? p.take_max : p.silent ? 0 : choose.below(p.take_max + 1);
     const bytes found = p.at.unread().first(std::min(p.at.unread().size(), most));
     if (!found.empty()) {
         counts_.bytes_checked += found.size();
@@ -1347,7 +1376,7 @@ inline bool life::step_take(life_peer& p) noexcept {
             check(link.down.left() == 0, "the stream ends before its last byte");
             ++counts_.complete_streams;
         }
-        return !(p.shut || one_in(2) || phase_ != phase_of_life::young);
+        return !(p.shut || all || one_in(2));
     }
     return true;
 }
@@ -1379,11 +1408,11 @@ inline bool life::step_send(life_peer& p) noexcept {
 }
 
 inline bool life::step_end(life_peer& p) noexcept {
-    if (one_in(400)) {
+    const bool finishing = phase_ != phase_of_life::young;
+    if (!finishing && one_in(400)) {
         p.at.reset();
         return false;
     }
-    const bool finishing = phase_ != phase_of_life::young;
     const bool stuck = p.header_sent == p.header_most && p.header_most < p.header.size();
     if (p.silent || (p.left != 0 && !stuck) || p.header_sent < p.header_most) {
         return true;
@@ -1546,8 +1575,9 @@ inline void life::act_rarely() noexcept {
     default:
         if (!records_.empty()) {
             const auto count = static_cast<std::uint32_t>(records_.size());
-            service_->post(records_[count - 1 - choose.below(std::min(count, 64u))].id,
-                           word_mark | 5);
+            const connection_id to =
+                records_[count - 1 - choose.below(std::min(count, 64u))].id;
+            service_->post(to, word_for(to));
         }
         break;
     }
@@ -1555,7 +1585,8 @@ inline void life::act_rarely() noexcept {
 
 inline void life::wake_due() noexcept {
     for (std::size_t at = 0; at < wakes_.size();) {
-        if (wakes_[at].when_ns <= net.now_ns() && service_->post(wakes_[at].id, word_mark | 1)) {
+        if (wakes_[at].when_ns <= net.now_ns() &&
+            service_->post(wakes_[at].id, word_for(wakes_[at].id))) {
             wakes_[at] = wakes_.back();
             wakes_.pop_back();
         } else {
@@ -1596,7 +1627,8 @@ inline void life::turn_all() noexcept {
     // Where nothing happens for long, time may pass.
     const std::uint32_t longest = quiet_turns_ < 8 ? 0 : std::min(1u << (quiet_turns_ / 8), 2048u);
     for (std::uint32_t at = 0; at < sizes.workers_max; ++at) {
-        const std::uint32_t ms = at == 0 ? choose.below(longest + 2) : 0;
+        const std::uint32_t most = choose.exhausted() ? longest : choose.below(longest + 2);
+        const std::uint32_t ms = at == 0 ? most : 0;
         service_->turn(ms, (first + at) % sizes.workers_max);
     }
     quiet_turns_ = net.trace() == before ? quiet_turns_ + 1 : 0;
@@ -1613,7 +1645,7 @@ inline void life::wake_everyone() noexcept {
     for (std::size_t at = 0; at < records_.size(); ++at) {  // the queue is shorter
         const life_record& each = records_[(first + at) % records_.size()];
         if (each.opened && !each.closed) {
-            service_->post(each.id, word_mark | 2);
+            service_->post(each.id, word_for(each.id));
         }
     }
 }

@@ -6,6 +6,7 @@
 #include "tests/sim_network.hpp"
 
 #include <csignal>
+#include <utility>
 
 namespace netio_test {
 
@@ -449,8 +450,8 @@ inline void simulator::close() noexcept {
             net_->datagram(each.socket).owner = nullptr;
         }
     }
-    starved_.clear();
-    extra_.clear();
+    const auto give_back = [](auto&... each) { (std::exchange(each, {}), ...); };
+    give_back(streams_, acceptors_, receivers_, sends_, bag_, starved_, extra_);  // no destructor
     net_->forget(this);
     net_->count_descriptor(-2);
     woken_ = false;
