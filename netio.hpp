@@ -1338,7 +1338,8 @@ struct limits {
     std::uint32_t workers_max = 1;
     /// Listening sockets.
     std::uint32_t listeners_max = 8;
-    /// Bytes of one pool buffer, at least 536: the largest message that can wait unconsumed, and what
+    /// Bytes of one pool buffer, at least 536: the largest message that can wait unconsumed, and
+    /// what
     /// one receive can take. 64 more than 16 KiB, so that a message of 16 KiB is a short read and
     /// needs no second receive to see that the socket is empty.
     std::uint32_t buffer_bytes = 16 * 1024 + 64;
@@ -5628,8 +5629,8 @@ struct worker_core {
         }
         return &hot[index];
     }
-    /// Puts a connection on the list of those whose operations are looked at after the callback. The
-    /// one the callback is about is looked at anyway.
+    /// Puts a connection on the list of those whose operations are looked at after the callback.
+    /// The one the callback is about is looked at anyway.
     void touch(connection& c) noexcept {
         if (&c != current && !c.has(connection::touched)) {
             c.set(connection::touched);
@@ -5659,8 +5660,8 @@ struct worker_core {
         }
         return c;
     }
-    /// A buffer of one side was refused: first come, first served when one comes back. Who waits for
-    /// one side already is looked at whole when its turn comes.
+    /// A buffer of one side was refused: first come, first served when one comes back. Who waits
+    /// for one side already is looked at whole when its turn comes.
     void wait_for_pool(connection& c, side which) noexcept {
         if (!c.has(connection::waits_for_output | connection::waits_for_input)) {
             c.set(which == side::output ? connection::waits_for_output
@@ -8732,7 +8733,7 @@ public:
         return core_.id_of(index);
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
-        return send_datagram(&w_, from.index, to, payload);
+        return !w_.finished && send_datagram(&w_, from.index, to, payload);
     }
 
     /// The backend's end, on the thread that opened it; nothing is left by now.
@@ -9321,7 +9322,7 @@ private:
             return;
         }
         if (c.window_capacity() - c.window_end_ < c.overflow_end_ && c.window_begin_ != 0) {
-            move_to_front(c);  // while a second buffer waits the window is full: nothing may pass it
+            move_to_front(c);  // while a second buffer waits the window is full: none may pass it
         }
         const std::uint32_t room = c.window_capacity() - c.window_end_;
         const std::uint32_t count = room < c.overflow_end_ ? room : c.overflow_end_;
@@ -9520,8 +9521,10 @@ private:
         }
     }
 
-    /// Everything is sent, a receive is outstanding, nobody wants anything, and the wheel knows a tick
-    /// that is not after the idle deadline: nothing has to be started. The common end of an exchange.
+    /// Everything is sent, a receive is outstanding, nobody wants anything, and the wheel knows a
+    /// tick
+    /// that is not after the idle deadline: nothing has to be started. The common end of an
+    /// exchange.
     bool is_calm(const connection& c) const noexcept {
         constexpr std::uint32_t harmless = flags::receiving | flags::opened | flags::user_used |
                                            flags::is_proxied | flags::has_destination |
@@ -10405,8 +10408,14 @@ public:
     /// One turn, for a loop of one's own: waits at most `ms` (0: not at all). False once a stop or
     /// drain is complete, or if the worker can't open (see `failure`).
     bool run_once(std::uint32_t ms = 0, std::uint32_t worker = 0) noexcept {
-        return open(worker) == error::none &&
-               loop_of(worker).turn(std::uint64_t{ms} * 1'000'000);
+        if (open(worker) != error::none) {
+            return false;
+        }
+        const bool goes_on = loop_of(worker).turn(std::uint64_t{ms} * 1'000'000);
+        if (!goes_on) {
+            loop_of(worker).close();  // on the thread that opened it
+        }
+        return goes_on;
     }
     /// Something a foreign loop can poll for reading, or no_handle. Call `run_once` when it is
     /// readable or `wait_ms` has passed.
@@ -10425,8 +10434,8 @@ public:
     // ---- on a worker's thread
 
     /// `on_timer(word)` on worker `worker`, not earlier than `ms` from now. error::full: no timer
-    /// is free (limits::timers_max). On that worker's thread: in a callback of another, give its own
-    /// number (`connection::worker`).
+    /// is free (limits::timers_max). On that worker's thread: in a callback of another, give its
+    /// own number (`connection::worker`).
     result<timer_id> after(std::uint64_t ms, std::uint64_t word,
                            std::uint32_t worker = 0) noexcept {
         const error opened = open(worker);
@@ -10595,6 +10604,7 @@ private:
                 loop_of(at).shut_down();
                 loop_of(at).close();
             }
+            worker_of(at).backend.~Backend();  // what a backend of the user's may hold
         }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
             if (shared_->listeners[at].holds.load(std::memory_order_acquire) != 0) {

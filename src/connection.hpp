@@ -441,8 +441,8 @@ struct worker_core {
         }
         return &hot[index];
     }
-    /// Puts a connection on the list of those whose operations are looked at after the callback. The
-    /// one the callback is about is looked at anyway.
+    /// Puts a connection on the list of those whose operations are looked at after the callback.
+    /// The one the callback is about is looked at anyway.
     void touch(connection& c) noexcept {
         if (&c != current && !c.has(connection::touched)) {
             c.set(connection::touched);
@@ -472,8 +472,8 @@ struct worker_core {
         }
         return c;
     }
-    /// A buffer of one side was refused: first come, first served when one comes back. Who waits for
-    /// one side already is looked at whole when its turn comes.
+    /// A buffer of one side was refused: first come, first served when one comes back. Who waits
+    /// for one side already is looked at whole when its turn comes.
     void wait_for_pool(connection& c, side which) noexcept {
         if (!c.has(connection::waits_for_output | connection::waits_for_input)) {
             c.set(which == side::output ? connection::waits_for_output

@@ -26,9 +26,9 @@ struct limits {
     std::uint32_t workers_max = 1;
     /// Listening sockets.
     std::uint32_t listeners_max = 8;
-    /// Bytes of one pool buffer, at least 536: the largest message that can wait unconsumed, and what
-    /// one receive can take. 64 more than 16 KiB, so that a message of 16 KiB is a short read and
-    /// needs no second receive to see that the socket is empty.
+    /// Bytes of one pool buffer, at least 536: the largest message that can wait unconsumed, and
+    /// what one receive can take. 64 more than 16 KiB, so that a message of 16 KiB is a short read
+    /// and needs no second receive to see that the socket is empty.
     std::uint32_t buffer_bytes = 16 * 1024 + 64;
     /// Pool buffers that may hold received bytes. Stops: slow senders taking all memory.
     std::uint32_t input_buffers_max = 256;

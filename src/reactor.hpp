@@ -47,7 +47,7 @@ public:
         }
         core_.calls = &calls;
         w_.epoch_ns = w_.backend.now_ns();
-        w_.is_open.store(1);  // before the flags are read, as their writers write before they ask for it
+        w_.is_open.store(1);  // in one order with the flags of stop and drain
         read_clock();
         return {};
     }
@@ -953,8 +953,10 @@ private:
         }
     }
 
-    /// Everything is sent, a receive is outstanding, nobody wants anything, and the wheel knows a tick
-    /// that is not after the idle deadline: nothing has to be started. The common end of an exchange.
+    /// Everything is sent, a receive is outstanding, nobody wants anything, and the wheel knows a
+    /// tick
+    /// that is not after the idle deadline: nothing has to be started. The common end of an
+    /// exchange.
     bool is_calm(const connection& c) const noexcept {
         constexpr std::uint32_t harmless = flags::receiving | flags::opened | flags::user_used |
                                            flags::is_proxied | flags::has_destination |

@@ -237,8 +237,8 @@ public:
     // ---- on a worker's thread
 
     /// `on_timer(word)` on worker `worker`, not earlier than `ms` from now. error::full: no timer
-    /// is free (limits::timers_max). On that worker's thread: in a callback of another, give its own
-    /// number (`connection::worker`).
+    /// is free (limits::timers_max). On that worker's thread: in a callback of another, give its
+    /// own number (`connection::worker`).
     result<timer_id> after(std::uint64_t ms, std::uint64_t word,
                            std::uint32_t worker = 0) noexcept {
         const error opened = open(worker);

@@ -88,7 +88,7 @@ public:
     /// The next `count` bytes went by, and came into `to` if there is one.
     void pass(std::size_t count, life_flow* to = nullptr) noexcept {
         while (count != 0 && head_ != parts_.size()) {
-            part& front = parts_[head_];
+            const part front = parts_[head_];  // `to` may be this flow
             const std::size_t now = std::min<std::size_t>(front.count - used_, count);
             if (to != nullptr) {
                 to->push(front.from + used_, now);
@@ -186,7 +186,7 @@ struct life_record {
     bool paused = false;
     bool parked = false;
     bool refused = false;      // output was, since on_writable
-    bool owed = false;         // refused, and on_data came before there was room
+    bool blocked = false;      // or since on_data
     bool recall = true;        // on_data may come without new bytes
     bool state_used = false;
     bool in_exchange = false;

@@ -70,16 +70,14 @@ public:
                            std::uint32_t worker) noexcept override {
         return server_.after(ms, word, worker);
     }
-    bool cancel(timer_id timer, std::uint32_t) noexcept override {
-        return server_.cancel(timer);
-    }
+    bool cancel(timer_id timer) noexcept override { return server_.cancel(timer); }
     bool send_to(std::uint32_t socket, const endpoint& to, bytes payload) noexcept override {
         return server_.send_to({socket}, to, payload);
     }
     void outgoing(const connect_options& how) noexcept override { server_.outgoing(how); }
     void no_wipe() noexcept override { server_.wipe_released(false); }
     void stop() noexcept override { server_.stop(); }
-    void drain(std::uint64_t ms) noexcept override { server_.drain(ms); }
+    void drain(std::uint32_t ms) noexcept override { server_.drain(ms); }
     server_stats stats() const noexcept override { return server_.stats(); }
     error failed() const noexcept { return server_.failure().code; }
 
@@ -136,7 +134,8 @@ inline const char* life_leftover(bytes memory, const limits& sizes) noexcept {
 inline void life_check_pools(life& of, const server_stats& stats) noexcept {
     of.check(stats.open == 0, "open connections are counted to zero");
     for (const pool_stats& pool : stats.pools) {
-        of.check(pool.in_use == 0, pool.name);
+        // A worker that has finished takes no posts any more: they are for nobody.
+        of.check(pool.in_use == 0 || std::strcmp(pool.name, "posts") == 0, pool.name);
     }
     of.check(stats.counts.opened <= stats.counts.closed, "opened and closed");
 }

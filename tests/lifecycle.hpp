@@ -22,12 +22,12 @@ public:
     virtual result<connection_id> adopt(socket_handle handle, std::uint32_t worker) noexcept = 0;
     virtual result<timer_id> after(std::uint64_t ms, std::uint64_t word,
                                    std::uint32_t worker) noexcept = 0;
-    virtual bool cancel(timer_id timer, std::uint32_t worker) noexcept = 0;
+    virtual bool cancel(timer_id timer) noexcept = 0;
     virtual bool send_to(std::uint32_t socket, const endpoint& to, bytes payload) noexcept = 0;
     virtual void outgoing(const connect_options& how) noexcept = 0;
     virtual void no_wipe() noexcept = 0;
     virtual void stop() noexcept = 0;
-    virtual void drain(std::uint64_t ms) noexcept = 0;
+    virtual void drain(std::uint32_t ms) noexcept = 0;
     virtual server_stats stats() const noexcept = 0;
 
 protected:
@@ -165,6 +165,10 @@ private:
     void produce_copy(connection& c, life_record& r) noexcept;
     void produce_static(connection& c, life_record& r) noexcept;
     void produce_buffer(connection& c, life_record& r) noexcept;
+    static void note_refused(life_record& r, bool was) noexcept {
+        r.refused = r.refused || was;
+        r.blocked = r.blocked || was;
+    }
     void note_output(life_record& r, bool was_empty, std::size_t done) noexcept;
     void something_else(connection& c, life_record& r) noexcept;
     void set_times(connection& c, life_record& r) noexcept;
@@ -232,7 +236,7 @@ private:
     std::uint32_t next_style_ = 0;
     std::uint64_t next_word_ = 0;
     std::uint64_t drain_ns_ = 0;
-    std::uint64_t drain_ms_ = 0;
+    std::uint32_t drain_ms_ = 0;
     std::uint64_t finishing_ns_ = 0;
     bool calm_ = false;             // nothing but the peers' manners can end a connection
     bool faults_end_ = false;       // resets and errors happen
@@ -304,7 +308,7 @@ inline deadlines life::choose_deadlines() noexcept {
             return one_in(2) ? between(shortest, shortest * 30) : one_in(2) ? usual : 0;
         }
     };
-    out.preface_ms = mode == 0 ? 0 : one_in(2) ? 3000 : 5000;
+    out.preface_ms = one_in(2) ? 3000 : 5000;
     out.idle_ms = pick(30, 60'000);
     out.read_ms = pick(20, 30'000);
     out.write_ms = pick(20, 30'000);
@@ -328,7 +332,8 @@ inline void life::choose_listener(std::uint32_t at) noexcept {
         if (one_in(2)) {
             made.how.trusted = "192.0.2.0/24, 2001:db8::/32";
         }
-        if (sizes.preface_buffers_max != 0 && sizes.buffer_bytes > 600) {
+        const bool named = !made.how.trusted.empty() || !made.path.empty();
+        if (named && sizes.preface_buffers_max != 0 && sizes.buffer_bytes > 600) {
             made.how.header_max = sizes.buffer_bytes;
         }
     }
@@ -362,7 +367,8 @@ inline void life::open_places() noexcept {
     }
     for (place& each : places_) {
         each.how.unix_path = each.path;
-        check(service_->listen(each.how, each.port) == error::none, "a listener");
+        const error why = service_->listen(each.how, each.port);
+        check(why == error::none, why == error::none ? "" : text(why));
     }
     if (places_.size() < sizes.listeners_max && places_[0].path.empty()) {
         listen_options how;
@@ -524,7 +530,7 @@ inline std::size_t life::on_data(connection& c, bytes in) noexcept {
     check(!in.empty() && c.input().data() == in.data() && c.input().size() == in.size(),
           "on_data offers the input");
     check(in.size() >= r.left, "input never shrinks");
-    check(in.size() > r.left || r.refused || r.recall, "on_data for no reason");
+    check(in.size() > r.left || r.blocked || r.recall, "on_data for no reason");
     check(in.size() <= sizes.buffer_bytes || in.size() <= detail::ingress_bytes,
           "at most one buffer is offered");
     if (known(r)) {
@@ -539,8 +545,7 @@ inline std::size_t life::on_data(connection& c, bytes in) noexcept {
     if (known(r) && flow_in(r).left() == in.size()) {  // they came after they were sent
         r.in_ns = std::max(r.in_ns, links_[r.link].sent_ns);
     }
-    r.owed = r.owed || r.refused;  // on_writable is owed though on_data came first
-    r.recall = r.refused = false;
+    r.recall = r.blocked = false;
     if (r.state_used || one_in(8)) {
         touch_state(c, r);
     }
@@ -606,7 +611,7 @@ inline std::size_t life::echo(connection& c, life_record& r, bytes in) noexcept 
     const std::size_t room = c.room();
     const std::size_t done = c.write(in);
     check(done <= in.size() && done <= room, "write takes what room says");
-    r.refused = r.refused || done < in.size();
+    note_refused(r, done < in.size());
     note_output(r, was_empty, done);
     flow_in(r).pass(done, &flow_out(r));
     return done;
@@ -618,7 +623,7 @@ inline std::size_t life::move(connection& c, life_record& r) noexcept {
     const std::size_t moved = c.move_input_to(c);
     check(moved == 0 || moved == all, "input moves whole or not at all");
     r.recall = r.recall || moved == 0;
-    r.refused = r.refused || moved == 0;
+    note_refused(r, moved == 0);
     flow_in(r).pass(moved, &flow_out(r));
     counts_.moved += moved != 0 ? 1 : 0;
     note_output(r, was_empty, moved);
@@ -641,7 +646,7 @@ inline std::size_t life::move_to_other(connection& c, life_record& r) noexcept {
     check(moved == 0 || moved == all, "input moves whole or not at all");
     if (moved == 0) {
         r.recall = true;
-        other.refused = true;
+        note_refused(other, true);
         other.waiter = r.id;
         pause(c, r);
         return 0;
@@ -677,7 +682,7 @@ inline void life::produce_copy(connection& c, life_record& r) noexcept {
     const std::size_t room = c.room();
     const std::size_t done = c.write(life_text(from, wanted));
     check(done == std::min(room, wanted), "write takes what room says");
-    r.refused = r.refused || done < wanted;
+    note_refused(r, done < wanted);
     flow_out(r).push(from, done);
     note_output(r, was_empty, done);
 }
@@ -686,14 +691,14 @@ inline void life::produce_static(connection& c, life_record& r) noexcept {
     const std::uint32_t from = next_text_ += 1201;
     const bool was_empty = c.output_bytes() == 0;
     const bool done = c.write_static(life_text(from, wanted));
-    r.refused = r.refused || !done;
+    note_refused(r, !done);
     flow_out(r).push(from, done ? wanted : 0);
     note_output(r, was_empty, done ? wanted : 0);
 }
 inline void life::produce_buffer(connection& c, life_record& r) noexcept {
     buffer full = c.take_buffer();
     if (!full) {
-        r.refused = true;
+        note_refused(r, true);
         return;
     }
     const std::uint32_t from = next_text_ += 1409;
@@ -711,7 +716,7 @@ inline void life::produce_buffer(connection& c, life_record& r) noexcept {
     const std::size_t count = full.size();
     const bool was_empty = c.output_bytes() == 0;
     const bool done = c.push_buffer(full);
-    r.refused = r.refused || !done;
+    note_refused(r, !done);
     flow_out(r).push(from, done ? count : 0);
     note_output(r, was_empty, done ? count : 0);
     check(done != static_cast<bool>(full), "a refused buffer stays the handler's");
@@ -857,11 +862,9 @@ inline void life::on_writable(connection& c) noexcept {
     life_record& r = record_of(c);
     may_call(c, r, "on_writable of an open connection only");
     check(!r.end_called, "on_writable after end or close");
-    check(r.refused || r.owed || r.recall, "on_writable though nothing was refused");
-    r.owed = false;
+    check(r.refused, "on_writable though nothing was refused");
     check(c.room() != 0, "on_writable without room");
     r.refused = false;
-    r.recall = true;
     release_waiter(c, r);
     if (phase_ == phase_of_life::young && one_in(3)) {
         produce(c, r);
@@ -1531,6 +1534,7 @@ inline void life::act_adopt() noexcept {
         p.at.close();
         return;
     }
+    new_record(made.value);
     add_peer(p);
 }
 
@@ -1538,7 +1542,7 @@ inline void life::act_timer() noexcept {
     if (!timers_.empty() && one_in(4)) {
         timer& one = timers_[choose.below(static_cast<std::uint32_t>(timers_.size()))];
         const bool was = one.armed;
-        check(service_->cancel(one.id, one.worker) == was, "cancel says whether it was armed");
+        check(service_->cancel(one.id) == was, "cancel says whether it was armed");
         one.armed = false;
         return;
     }
@@ -1684,7 +1688,7 @@ inline void life::run(life_service& service) noexcept {
 
 inline void life::check_timers_gone() noexcept {
     for (timer& each : timers_) {
-        check(service_->cancel(each.id, each.worker) == each.armed, "a timer vanished");
+        check(service_->cancel(each.id) == each.armed, "a timer vanished");
     }
 }
 

@@ -28,14 +28,14 @@ BUGS = {
         """        if (c.state_ == kind::closing) {
             return;
         }
-        NETIO_ASSERT(c.reason_.kind != close_kind::none);""",
-        """        NETIO_ASSERT(c.reason_.kind != close_kind::none);"""),
+        NETIO_ASSERT(c.reason_kind_ != close_kind::none);""",
+        """        NETIO_ASSERT(c.reason_kind_ != close_kind::none);"""),
     "lost wake": (
-        """    set(refused);
+        """    set(refused | blocked);
     if (pool_is_empty) {
-        core().wait_for_pool(*this);
+        core().wait_for_pool(*this, side::output);
     }""",
-        """    set(refused);
+        """    set(refused | blocked);
     static_cast<void>(pool_is_empty);"""),
     "missed FIN": (
         """            if (c.has(flags::data_due)) {
@@ -56,10 +56,11 @@ BUGS = {
         "core_.now_up_ms = core_.now_ms + (passed % 1'000'000 != 0 ? 1 : 0);",
         "core_.now_up_ms = core_.now_ms;"),
     "lost on_data re-call": (
-        """        if (c.window_begin_ != c.window_end_ || c.has(flags::peer_ended)) {
+        """        if (owed && !c.has(flags::blocked) &&
+            (c.window_begin_ != c.window_end_ || c.has(flags::peer_ended))) {
             deliver(c);
         }""",
-        ""),
+        "        static_cast<void>(owed);"),
     "quota leak": (
         """        --source.in_use;
         charge(target);""",
