@@ -12,6 +12,7 @@
 #include "tests/envelope_test.cpp"
 #include "tests/epoll_test.cpp"
 #include "tests/lifecycle_test.cpp"
+#include "tests/marker_test.cpp"
 #include "tests/post_queue_test.cpp"
 #include "tests/proxy_test.cpp"
 #include "tests/relay_test.cpp"

@@ -1629,7 +1629,7 @@ inline void life::turn_all() noexcept {
     const std::uint64_t before = net.trace();
     const std::uint32_t first = choose.below(sizes.workers_max);
     // Where nothing happens for long, time may pass.
-    const std::uint32_t longest = quiet_turns_ < 8 ? 0 : std::min(1u << (quiet_turns_ / 8), 2048u);
+    const std::uint32_t longest = quiet_turns_ < 8 ? 0 : 1u << std::min(quiet_turns_ / 8, 11u);
     for (std::uint32_t at = 0; at < sizes.workers_max; ++at) {
         const std::uint32_t most = choose.exhausted() ? longest : choose.below(longest + 2);
         const std::uint32_t ms = at == 0 ? most : 0;
