@@ -1339,9 +1339,8 @@ struct limits {
     /// Listening sockets.
     std::uint32_t listeners_max = 8;
     /// Bytes of one pool buffer, at least 536: the largest message that can wait unconsumed, and
-    /// what
-    /// one receive can take. 64 more than 16 KiB, so that a message of 16 KiB is a short read and
-    /// needs no second receive to see that the socket is empty.
+    /// what one receive can take. 64 more than 16 KiB, so that a message of 16 KiB is a short read
+    /// and needs no second receive to see that the socket is empty.
     std::uint32_t buffer_bytes = 16 * 1024 + 64;
     /// Pool buffers that may hold received bytes. Stops: slow senders taking all memory.
     std::uint32_t input_buffers_max = 256;
@@ -8615,7 +8614,7 @@ public:
         }
         core_.calls = &calls;
         w_.epoch_ns = w_.backend.now_ns();
-        w_.is_open.store(1);  // before the flags are read, as their writers write before they ask for it
+        w_.is_open.store(1);  // in one order with the flags of stop and drain
         read_clock();
         return {};
     }
@@ -8733,7 +8732,7 @@ public:
         return core_.id_of(index);
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
-        return !w_.finished && send_datagram(&w_, from.index, to, payload);
+        return send_datagram(&w_, from.index, to, payload);
     }
 
     /// The backend's end, on the thread that opened it; nothing is left by now.
