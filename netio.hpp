@@ -9521,8 +9521,7 @@ private:
     }
 
     /// Everything is sent, a receive is outstanding, nobody wants anything, and the wheel knows a
-    /// tick
-    /// that is not after the idle deadline: nothing has to be started. The common end of an
+    /// tick that is not after the idle deadline: nothing has to be started. The common end of an
     /// exchange.
     bool is_calm(const connection& c) const noexcept {
         constexpr std::uint32_t harmless = flags::receiving | flags::opened | flags::user_used |
