@@ -10442,7 +10442,7 @@ public:
     /// False if it fired already or never was. On the thread of the worker it was started on.
     bool cancel(timer_id timer) noexcept {
         const std::uint32_t worker = loop::worker_of(timer);
-        return open(worker) == error::none && loop_of(worker).cancel(timer);
+        return worker < worker_count() && loop_of(worker).cancel(timer);
     }
     /// Starts an outgoing connection: `on_open` or `on_connect_failed(word, error)` follows.
     result<connection_id> connect(const endpoint& to, std::uint64_t word = 0,
