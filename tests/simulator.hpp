@@ -1517,7 +1517,9 @@ inline std::uint32_t simulator::wait(std::span<event> out, std::uint64_t timeout
     last_out_ = out;
     ++waits_;
     ++net.counts.waits;
-    net.pass(net.choose.below(static_cast<std::uint32_t>(net.options.turn_ns_max) + 1));
+    const auto turn_ns_max = static_cast<std::uint32_t>(net.options.turn_ns_max);
+    // Where a script has ended time goes on, or what is due later would never come.
+    net.pass(net.choose.exhausted() ? turn_ns_max : net.choose.below(turn_ns_max + 1));
     const std::uint64_t now = net.now_ns();
     const std::uint64_t end_ns = timeout_ns > forever_ns - now ? forever_ns : now + timeout_ns;
     std::uint32_t count = 0;
