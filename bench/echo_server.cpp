@@ -2,7 +2,7 @@
 //
 // The echo service that benchmarks measure, with what can be switched on the command line:
 //   --port P (0: any)  --workers N  --backend epoll  --mode copy|move  --proxy off|required
-//   --connections N  --no-wipe  --deadlines off
+//   --connections N  --no-wipe  --deadlines off  --events N (in one turn)
 // Prints `listening PORT` and serves until SIGTERM.
 #include "netio.hpp"
 
@@ -54,6 +54,8 @@ void take(settings& chosen, const char* flag, const char* value) {
         chosen.sizes.workers_max = number(flag, value);
     } else if (is("--connections")) {
         chosen.sizes.connections_max = number(flag, value);
+    } else if (is("--events")) {
+        chosen.sizes.events_per_turn = number(flag, value);
     } else if (is("--backend") && says("epoll")) {
     } else if (is("--mode") && (says("copy") || says("move"))) {
         chosen.move = says("move");
