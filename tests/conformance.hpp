@@ -693,7 +693,7 @@ struct conformance {
     static verdict p10_truth(World& w) {
         peer client;
         NETIO_PASSES(join(w, a, client));
-        const std::string whole = conformance_pattern(8 * 1024 * 1024);
+        const std::string whole = conformance_pattern(World::bulk_bytes);
         std::size_t reported = 0;
         std::size_t handled = w.seen.size();
         bool outstanding = false;

@@ -50,6 +50,7 @@ public:
     using suite_world = conformance_sim_world;
     using peer = conformance_sim_peer;
     static constexpr bool counts_heap = false;
+    static constexpr std::size_t bulk_bytes = 512 * 1024;  // eight windows full
     static constexpr bool threads = false;
     static constexpr bool asserts = true;  // its own, whatever NETIO_CHECKS says
 

@@ -124,6 +124,7 @@ public:
     using suite_world = conformance_socket_world;
     using peer = conformance_socket_peer;
     static constexpr bool counts_heap = true;
+    static constexpr std::size_t bulk_bytes = 8 * 1024 * 1024;  // more than any socket holds
     static constexpr bool threads = true;
     static constexpr bool asserts = NETIO_CHECKS >= 1;
     static constexpr const char* suffix = Backend::name;
