@@ -151,7 +151,6 @@ void life_serve(life& of, mutable_bytes memory, const life_shape& shape) noexcep
         of.run(service);
         of.finish(service);
         if (of.failed() == nullptr) {
-            of.check_timers_gone();
             life_check_pools(of, service.stats());
         }
     }
