@@ -1237,7 +1237,6 @@ private:
         }
     }
 
-    /// Posts that nobody will take are stale, not lost in silence.
     /// What has not fired by now never will.
     void drop_timers() noexcept {
         for (std::uint32_t at = 0; at < w_.timer_slots.used_end(); ++at) {
@@ -1247,6 +1246,7 @@ private:
         }
     }
 
+    /// Posts that nobody will take are stale, not lost in silence.
     void drop_posts() noexcept {
         post taken{};
         while (core_.posts.pop(taken)) {
