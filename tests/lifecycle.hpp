@@ -232,12 +232,10 @@ private:
     std::uint32_t open_records_ = 0;
     std::uint32_t quiet_turns_ = 0;
     std::uint32_t next_text_ = 0;
-    std::uint32_t next_style_ = 0;
     std::uint64_t next_word_ = 0;
     std::uint64_t drain_ns_ = 0;
     std::uint32_t drain_ms_ = 0;
     std::uint64_t finishing_ns_ = 0;
-    bool calm_ = false;             // nothing but the peers' manners can end a connection
     bool faults_end_ = false;       // resets and errors happen
     deadlines outgoing_times_{};
     std::vector<place> places_;
