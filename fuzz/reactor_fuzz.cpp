@@ -2,8 +2,8 @@
 //
 // The bytes choose everything in a few short lives of a server over the simulator: sizes,
 // listeners, faults and the order of events, what the handler and the peers do, and the end; where
-// they run out nothing more goes wrong. Every promise of tests/lifecycle.hpp is checked, and at the
-// end that nothing is held or left in the memory. No dictionary: the bytes are choices, no language.
+// they run out nothing more goes wrong. Every promise of tests/lifecycle.hpp is checked, and at
+// the end that nothing is held or left in the memory. No dictionary: the bytes are choices.
 #include "tests/life_run.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte_count) {
