@@ -9804,6 +9804,15 @@ private:
         }
     }
 
+    /// What has not fired by now never will.
+    void drop_timers() noexcept {
+        for (std::uint32_t at = 0; at < w_.timer_slots.used_end(); ++at) {
+            if (w_.timer_slots.is_live(at)) {
+                free_timer(at);
+            }
+        }
+    }
+
     /// Posts that nobody will take are stale, not lost in silence.
     void drop_posts() noexcept {
         post taken{};
@@ -9838,6 +9847,7 @@ private:
         w_.is_over.store(1);
         core_.shut = 1;
         drop_posts();
+        drop_timers();
         if (w_.draining) {
             server_event told;
             told.kind = server_event_kind::drain_finished;
