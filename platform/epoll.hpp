@@ -1007,6 +1007,9 @@ private:
 
     /// At most a quarter of the events, so that what is ready moves on too.
     void serve_starved(detail::event_writer& to) noexcept {
+        if (starved_first_ == 0) {
+            return;
+        }
         const std::uint32_t quarter = to.room() / 4 != 0 ? to.room() / 4 : 1;
         const std::uint32_t spare = to.room() > quarter ? to.room() - quarter : 0;
         while (starved_first_ != 0 && to.room() > spare && pool_->room(side::input) != 0) {

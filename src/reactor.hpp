@@ -58,7 +58,9 @@ public:
         if (is_over()) {
             return false;
         }
-        const std::uint64_t until_due = sleep_ns();
+        // The clock as the last turn read it: a loop that turns without a pause needs no second look,
+        // and another one waits at most `timeout_ns` anyway.
+        const std::uint64_t until_due = sleep_ns(w_.now_ns);
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         const std::uint32_t count = w_.backend.wait({w_.events, w_.event_count}, most);
         NETIO_ASSERT(count <= w_.event_count);
@@ -84,7 +86,10 @@ public:
     }
 
     /// Nanoseconds until this worker has something to do of itself; 0: now, forever_ns: never.
-    std::uint64_t sleep_ns() noexcept {
+    std::uint64_t sleep_ns() noexcept { return sleep_ns(w_.backend.now_ns()); }
+
+private:
+    std::uint64_t sleep_ns(std::uint64_t now_ns) noexcept {
         if (core_.touched.first != 0 || core_.due.first != 0 || !core_.posts.empty() ||
             w_.sweeping || core_.someone_can_go() ||
             w_.backend.ready() || w_.listeners_seen != listeners_version() || end_is_asked_for()) {
@@ -102,11 +107,12 @@ public:
         if (due == wheel::never) {
             return forever_ns;
         }
-        const std::uint64_t now = w_.backend.now_ns() - w_.epoch_ns;
+        const std::uint64_t now = now_ns - w_.epoch_ns;
         const std::uint64_t at = due > forever_ns / 1'000'000 ? forever_ns : due * 1'000'000;
         return at <= now ? 0 : at - now;
     }
 
+public:
     // ---- calls of the server, on this worker's thread
 
     result<timer_id> after(std::uint64_t ms, std::uint64_t word) noexcept {
@@ -196,7 +202,8 @@ private:
     // ---- time
 
     void read_clock() noexcept {
-        const std::uint64_t passed = w_.backend.now_ns() - w_.epoch_ns;
+        w_.now_ns = w_.backend.now_ns();
+        const std::uint64_t passed = w_.now_ns - w_.epoch_ns;
         core_.now_ms = passed / 1'000'000;
         core_.now_up_ms = core_.now_ms + (passed % 1'000'000 != 0 ? 1 : 0);
     }
@@ -270,6 +277,10 @@ private:
     }
 
     void expire() noexcept {
+        if (core_.wheel_of_connections.quiet_at(core_.now_ms) &&
+            w_.timer_wheel.count() == 0 && core_.now_ms < w_.next_resume_ms) {
+            return;  // no tick has passed since the last look
+        }
         core_.wheel_of_connections.expire(
             core_.now_ms, turn_bounds::deadlines, [this](std::uint32_t index) noexcept {
                 connection& c = core_.hot[index];

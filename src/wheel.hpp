@@ -198,6 +198,13 @@ public:
         return earliest;
     }
 
+    /// True if expire(now) would find nothing: no tick has passed since the last one, which left
+    /// nothing over, and nothing late was armed. Cheaper than that call.
+    bool quiet_at(std::uint64_t now) const noexcept {
+        return now <= target_ && position_ == target_ && !holds(list_at(heads::late_list)) &&
+               !holds(list_at(heads::ready_list));
+    }
+
     /// How many nodes are armed.
     std::uint32_t count() const noexcept { return armed_; }
 

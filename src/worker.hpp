@@ -50,6 +50,7 @@ struct worker_state {
     mutable_bytes backend_memory;
     backend_limits backend_sizes;
     std::uint64_t epoch_ns;
+    std::uint64_t now_ns;             // as the last turn read it
     std::uint64_t drain_due_ms;
     std::uint64_t sweep_from_turn;    // a drain first takes what the kernel held when it began
     std::uint64_t next_resume_ms;     // earliest of the resting listeners

@@ -584,3 +584,25 @@ TEST_CASE("wheel: calls that break its rules end the program") {
     }));
     CHECK(dies([&] { netio::wheel{}.expire(1, 1, [](std::uint32_t) { return wheel_tick{0}; }); }));
 }
+
+TEST_CASE("wheel: quiet_at says what expire would find, before and after each tick") {
+    alignas(64) static std::byte heads[netio::wheel::heads_bytes];
+    static netio::wheel_node nodes[2];
+    netio::wheel wheel;
+    wheel.attach(heads, reinterpret_cast<std::byte*>(nodes), sizeof(netio::wheel_node), 2, 100);
+    const auto fire = [](std::uint32_t) noexcept { return netio::wheel::done; };
+    CHECK(wheel.quiet_at(100));
+    CHECK_FALSE(wheel.quiet_at(101));
+    wheel.arm(0, 100);  // late at once
+    CHECK_FALSE(wheel.quiet_at(100));
+    wheel.arm(1, 100);
+    CHECK(wheel.expire(100, 1, fire) == 1);
+    CHECK_FALSE(wheel.quiet_at(100));  // one is left over
+    CHECK(wheel.expire(100, 1, fire) == 1);
+    CHECK(wheel.quiet_at(100));
+    wheel.arm(0, 105);
+    CHECK(wheel.quiet_at(100));
+    CHECK_FALSE(wheel.quiet_at(105));
+    CHECK(wheel.expire(105, 8, fire) == 1);
+    CHECK(wheel.quiet_at(105));
+}
