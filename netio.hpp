@@ -8636,8 +8636,8 @@ public:
         if (is_over()) {
             return false;
         }
-        // The clock as the last turn read it: a loop that turns without a pause needs no second look,
-        // and another one waits at most `timeout_ns` anyway.
+        // The clock as the last turn read it: a loop that turns without a pause needs no second
+        // look, and another one waits at most `timeout_ns` anyway.
         const std::uint64_t until_due = sleep_ns(w_.now_ns);
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         const std::uint32_t count = w_.backend.wait({w_.events, w_.event_count}, most);
