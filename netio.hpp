@@ -6253,9 +6253,7 @@ inline result<connection_id> worker_core::connect(const stream_address& to,
 
 inline void worker_core::free_slot(connection& c) noexcept {
     const std::uint32_t index = index_of(c);
-    if (c.has(connection::touched)) {
-        remove<touched_link>(touched, c);
-    }
+    NETIO_ASSERT(!c.has(connection::touched));  // those are settled after each event
     if (c.has(connection::due_listed)) {
         remove<due_link>(due, c);
         --due_count;

@@ -11,6 +11,7 @@
 #include "tests/endpoint_test.cpp"
 #include "tests/envelope_test.cpp"
 #include "tests/epoll_test.cpp"
+#include "tests/error_test.cpp"
 #include "tests/lifecycle_test.cpp"
 #include "tests/marker_test.cpp"
 #include "tests/post_queue_test.cpp"

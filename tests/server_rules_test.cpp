@@ -378,3 +378,62 @@ TEST_CASE("a listener refuses what would let strangers hold memory") {
     wide.connections_max = netio::slots_max;
     CHECK(std::string_view(netio::wrong_field(wide)) == "connections_max");
 }
+
+TEST_CASE("a connection that ends while on_data is owed to it leaves the line of those") {
+    world w(false);
+    netio::connection_id ids[3];
+    std::size_t known = 0;
+    bool armed = false;
+    w.handler.open = [&](netio::connection& c) { ids[known++] = c.id(); };
+    w.handler.data = [&](netio::connection& c, netio::bytes) {
+        if (armed && c.id() == ids[2]) {
+            armed = false;
+            c.find(ids[0])->kill();
+            c.find(ids[1])->kill();
+        } else if (armed) {
+            c.resume();  // owed again, for the next turn
+        }
+        return std::size_t{0};
+    };
+    w.handler.posted = [](netio::connection& c, std::uint64_t) { c.resume(); };
+    w.listen();
+    std::vector<sim_peer> peers;
+    for (int at = 0; at < 3; ++at) {
+        peers.push_back(w.connect());
+        peers.back().send("kept");
+        w.pump();
+    }
+    armed = true;
+    for (const netio::connection_id each : ids) {
+        w.server->post(each, 1);
+    }
+    w.pump();
+    CHECK(w.handler.count("close killed") == 2);
+    CHECK(w.handler.closed == 2);
+    CHECK_FALSE(armed);
+}
+
+TEST_CASE("static output of no bytes is taken, and a UDP socket knows its address and number") {
+    world w(false);
+    w.handler.open = [](netio::connection& c) {
+        CHECK(c.write_static(netio::bytes{}));
+        CHECK(c.write_static(std::string_view("x")));
+        CHECK(c.write("y") == 1);  // a static piece has no room of its own
+        CHECK(c.write("z") == 1);
+    };
+    std::uint32_t seen = 0;
+    w.handler.packet = [&](netio::datagram_socket& via, const netio::datagram&) {
+        CHECK(via.id() == netio::datagram_id{0});
+        CHECK(via.local().port == w.server->local(netio::datagram_id{0}).port);
+        CHECK(via.native_handle() != netio::no_handle);
+        ++seen;
+    };
+    REQUIRE(static_cast<bool>(w.server->open_datagram({.address = "127.0.0.1"})));
+    w.listen();
+    sim_peer peer = w.connect();
+    CHECK(peer.take_text() == "xyz");
+    w.net.send_datagram(w.net.datagram_peer(netio::ipv4(127, 0, 0, 1, 40'000)),
+                        w.server->local(netio::datagram_id{0}), netio::as_bytes("d"));
+    w.pump();
+    CHECK(seen == 1);
+}

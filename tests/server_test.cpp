@@ -1134,7 +1134,12 @@ TEST_CASE("moved buffers, dropped buffers and buffers taken too many") {
         b = std::move(a);  // what b held goes back
         CHECK(c.push_buffer(b));  // nothing committed: given back
         CHECK_FALSE(static_cast<bool>(b));
+        netio::buffer late = c.take_buffer();
+        late.space(1)[0] = std::byte{1};
+        late.commit(1);
         c.kill();
+        CHECK_FALSE(c.push_buffer(late));
+        late.drop();
         CHECK_FALSE(static_cast<bool>(c.take_buffer()));
         CHECK_FALSE(c.write_static("x"));
         return in.size();

@@ -1,4 +1,4 @@
-// g++ -std=c++20 -O2 -I. bench/micro/pool_bench.cpp -lbenchmark_main -lbenchmark -lpthread
+// g++ -std=c++20 -O2 -I. bench/micro/pool_bench.cpp -o pool_bench -lbenchmark_main -lbenchmark -lpthread
 //
 // What it costs to take a buffer and give it back: with wiping against memset of the same bytes,
 // and without either. Beside them the slab and the post queue.

@@ -1,4 +1,4 @@
-// g++ -std=c++20 -O2 -I. bench/micro/wheel_bench.cpp -lbenchmark_main -lbenchmark -lpthread
+// g++ -std=c++20 -O2 -I. bench/micro/wheel_bench.cpp -o wheel_bench -lbenchmark_main -lbenchmark -lpthread
 //
 // 1,000,000 timers due within a minute, in ticks of a millisecond. Two patterns: `steady`, where
 // timers are armed in the order in which they come due (one time-out for all, the way a server
