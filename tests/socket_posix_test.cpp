@@ -444,14 +444,14 @@ TEST_CASE("socket_posix is refused a privileged port as an unprivileged user") {
             return 77;  // no port is privileged here
         }
         if (::geteuid() == 0 && ::setuid(65534) != 0) {
-            return 1;
+            return errno == EINVAL ? 77 : 1;  // a user namespace without that user
         }
         const os_handle made = netio::epoll::listen({netio::loopback_ipv4(1), {}}, {});
         return made.status.why == error::permission_denied && made.status.os_code == EACCES ? 0
                                                                                             : 2;
     });
     if (outcome == 77) {
-        MESSAGE("no port is privileged on this system");
+        MESSAGE("no port is privileged here, or root can't be given up");
     } else {
         CHECK(outcome == 0);
     }
