@@ -211,6 +211,16 @@ void start_worker(worker_run& run, pthread_t& thread) {
     pthread_attr_destroy(&how);
 }
 
+/// Slots for all that clients can have opened and left before a slow server sees it, so that any
+/// refusal is a fault.
+netio::limits limits_for(std::uint32_t workers) {
+    netio::limits sizes{.connections_max = 4096, .buffer_bytes = 4096};
+    sizes.workers_max = workers;
+    sizes.input_buffers_max = 16 * workers;
+    sizes.output_buffers_max = 16 * workers;
+    return sizes;
+}
+
 std::uint64_t number(char** words, int at) { return std::strtoull(words[at], nullptr, 10); }
 
 }  // namespace
@@ -222,10 +232,7 @@ int main(int count, char** words) {
     }
     const auto workers = static_cast<std::uint32_t>(number(words, 2));
     const std::uint64_t clients = number(words, 3);
-    netio::limits sizes{.connections_max = 256, .buffer_bytes = 4096};
-    sizes.workers_max = workers;
-    sizes.input_buffers_max = 16 * workers;
-    sizes.output_buffers_max = 16 * workers;
+    const netio::limits sizes = limits_for(workers);
     const std::size_t needed = netio::bytes_needed<netio::default_backend>(sizes);
     void* memory = ::mmap(nullptr, needed, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                           -1, 0);
