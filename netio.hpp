@@ -5736,6 +5736,8 @@ struct worker_core {
     /// Counts one more connection, globally and for its listener, unless that would pass a cap.
     bool count_in(connection& c, refusal_cause& why) noexcept;
     void count_out(connection& c) noexcept;
+    /// A counted slot for a connection without a listener: its index, or stopped, or full.
+    result<std::uint32_t> take_place(netio::origin from, connection_state_kind state) noexcept;
     result<connection_id> connect(const stream_address& to, std::uint64_t word) noexcept;
 
 private:
@@ -5776,20 +5778,19 @@ private:
         return &c;
     }
     /// Takes one out of the middle: a walk, but only for connections that end while they wait.
-    template <link Which>
-    void remove(connection_list& list, connection& c) noexcept {
+    void leave_due(connection& c) noexcept {
         const std::uint32_t wanted = index_of(c) + 1;
         std::uint32_t before = 0;
-        for (std::uint32_t at = list.first; at != wanted; at = next_of<Which>(hot[at - 1])) {
+        for (std::uint32_t at = due.first; at != wanted; at = hot[at - 1].due_next_) {
             NETIO_ASSERT(at != 0);
             before = at;
         }
-        const std::uint32_t after = next_of<Which>(c);
-        (before == 0 ? list.first : next_of<Which>(hot[before - 1])) = after;
-        if (after == 0) {
-            list.last = before;
+        (before == 0 ? due.first : hot[before - 1].due_next_) = c.due_next_;
+        if (c.due_next_ == 0) {
+            due.last = before;
         }
-        next_of<Which>(c) = 0;
+        c.due_next_ = 0;
+        --due_count;
     }
 };
 
@@ -6223,22 +6224,32 @@ inline void worker_core::count_out(connection& c) noexcept {
     }
 }
 
-inline result<connection_id> worker_core::connect(const stream_address& to,
-                                                  std::uint64_t word) noexcept {
+inline result<std::uint32_t> worker_core::take_place(netio::origin from,
+                                                     connection_state_kind state) noexcept {
     if (shut != 0 || shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
         return error::stopped;
     }
-    const std::uint32_t index =
-        take_slot(origin::connected, connection_state_kind::connecting);
+    const std::uint32_t index = take_slot(from, state);
     if (index == none_index) {
         return error::full;
     }
-    connection& c = hot[index];
     refusal_cause why{};
-    if (!count_in(c, why)) {
-        free_slot(c);
+    if (!count_in(hot[index], why)) {
+        free_slot(hot[index]);
         return error::full;
     }
+    return index;
+}
+
+inline result<connection_id> worker_core::connect(const stream_address& to,
+                                                  std::uint64_t word) noexcept {
+    const result<std::uint32_t> place =
+        take_place(origin::connected, connection_state_kind::connecting);
+    if (!place) {
+        return place.why;
+    }
+    const std::uint32_t index = place.value;
+    connection& c = hot[index];
     store_word(index, word);
     endpoints[index].source = to.ip;
     const os_status started = calls->start_connect(*this, index, to);
@@ -6255,8 +6266,7 @@ inline void worker_core::free_slot(connection& c) noexcept {
     const std::uint32_t index = index_of(c);
     NETIO_ASSERT(!c.has(connection::touched));  // those are settled after each event
     if (c.has(connection::due_listed)) {
-        remove<due_link>(due, c);
-        --due_count;
+        leave_due(c);
     }
     if (c.has(connection::waits_for_output | connection::waits_for_input)) {
         leave_waiting(c);
@@ -8655,7 +8665,7 @@ public:
         if (w_.sweeping && core_.counts.turns >= w_.sweep_from_turn) {
             sweep();
         }
-        if ((w_.stopping || w_.draining) && nothing_left() && !is_over()) {
+        if ((w_.stopping || w_.draining) && nothing_left()) {
             finish_worker();
         }
         return !is_over();
@@ -8722,20 +8732,12 @@ public:
         return core_.connect(to, word);
     }
     result<connection_id> adopt(socket_handle handle) noexcept {
-        if (core_.shut != 0 || core_.shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
-            return error::stopped;
-        }
         read_clock();
-        const std::uint32_t index = core_.take_slot(origin::adopted, kind::open);
-        if (index == none_index) {
-            return error::full;
+        const result<std::uint32_t> place = core_.take_place(origin::adopted, kind::open);
+        if (!place) {
+            return place.why;
         }
-        connection& c = core_.hot[index];
-        refusal_cause why{};
-        if (!core_.count_in(c, why)) {
-            core_.free_slot(c);
-            return error::full;
-        }
+        connection& c = core_.hot[place.value];
         const os_status attached = w_.backend.attach(handle, who_of(c));
         if (!attached) {
             core_.free_slot(c);
@@ -8744,7 +8746,7 @@ public:
         c.handle_ = handle;
         c.set(flags::attached | flags::open_due);
         core_.owe_data(c);
-        return core_.id_of(index);
+        return core_.id_of(place.value);
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
         return send_datagram(&w_, from.index, to, payload);
@@ -9135,10 +9137,15 @@ private:
         }
         w_.accepts_held_back = true;
         for (std::uint32_t at = 0; at < listener_count(); ++at) {
-            if (w_.watches[at].accepting) {
-                w_.watches[at].accepting = false;
-                w_.backend.stop_accept(token::of(at, w_.watches[at].generation));
-            }
+            stop_accept(at);
+        }
+    }
+
+    void stop_accept(std::uint32_t listener) noexcept {
+        detail::listener_watch& watch = w_.watches[listener];
+        if (watch.accepting) {
+            watch.accepting = false;
+            w_.backend.stop_accept(token::of(listener, watch.generation));
         }
     }
 
@@ -9793,8 +9800,8 @@ private:
     /// backend was open.
     bool end_is_asked_for() const noexcept {
         const detail::shared_state& shared = *core_.shared;
-        return (!w_.stopping && shared.stop_wanted.load() != 0) ||
-               (!w_.stopping && shared.drain_ms.load() != w_.drain_seen);
+        return !w_.stopping &&
+               (shared.stop_wanted.load() != 0 || shared.drain_ms.load() != w_.drain_seen);
     }
     std::uint32_t listeners_version() const noexcept {
         return core_.shared->listeners_version.load(std::memory_order_acquire);
@@ -9849,9 +9856,7 @@ private:
         if (!w_.draining) {
             w_.draining = true;
             w_.sweep_from_turn = core_.counts.turns + 2;
-            server_event told;
-            told.kind = server_event_kind::drain_started;
-            tell(told);
+            tell(server_event_kind::drain_started);
             begin_sweep();
         }
     }
@@ -9869,9 +9874,7 @@ private:
         drop_posts();
         drop_timers();
         if (w_.draining) {
-            server_event told;
-            told.kind = server_event_kind::drain_finished;
-            tell(told);
+            tell(server_event_kind::drain_finished);
         }
     }
 
@@ -9942,10 +9945,7 @@ private:
         detail::listener_watch& watch = w_.watches[listener];
         detail::listener_entry& from = core_.shared->listeners[listener];
         watch.resting = false;
-        if (watch.accepting) {
-            watch.accepting = false;
-            w_.backend.stop_accept(token::of(listener, watch.generation));
-        }
+        stop_accept(listener);
         if (watch.held) {
             watch.held = false;
             let_go(from);
@@ -10145,7 +10145,7 @@ private:
     static bool send_datagram(void* worker, std::uint32_t socket, const endpoint& to,
                               bytes payload) noexcept {
         state& w = *static_cast<state*>(worker);
-        worker_core_t& core = w.core;
+        detail::worker_core& core = w.core;
         if (core.shut != 0 || socket >= w.socket_count || !w.sockets[socket].in_use ||
             payload.size() > core.pool.buffer_bytes() || w.send_slots.capacity() == 0) {
             return false;
@@ -10189,6 +10189,11 @@ private:
             static_cast<void>(told);
         }
     }
+    void tell(server_event_kind what) noexcept {
+        server_event told;
+        told.kind = what;
+        tell(told);
+    }
     void tell(const connection& c, server_event_kind what) noexcept {
         if constexpr (!std::is_same_v<Events, no_events>) {
             server_event told;
@@ -10216,8 +10221,6 @@ private:
         return w.backend.start_connect(to, core.shared->outgoing_socket,
                                        token::of(index, core.slots.generation(index)));
     }
-
-    using worker_core_t = detail::worker_core;
 
     state& w_;
     detail::worker_core& core_;

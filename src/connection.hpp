@@ -542,6 +542,8 @@ struct worker_core {
     /// Counts one more connection, globally and for its listener, unless that would pass a cap.
     bool count_in(connection& c, refusal_cause& why) noexcept;
     void count_out(connection& c) noexcept;
+    /// A counted slot for a connection without a listener: its index, or stopped, or full.
+    result<std::uint32_t> take_place(netio::origin from, connection_state_kind state) noexcept;
     result<connection_id> connect(const stream_address& to, std::uint64_t word) noexcept;
 
 private:
@@ -582,20 +584,19 @@ private:
         return &c;
     }
     /// Takes one out of the middle: a walk, but only for connections that end while they wait.
-    template <link Which>
-    void remove(connection_list& list, connection& c) noexcept {
+    void leave_due(connection& c) noexcept {
         const std::uint32_t wanted = index_of(c) + 1;
         std::uint32_t before = 0;
-        for (std::uint32_t at = list.first; at != wanted; at = next_of<Which>(hot[at - 1])) {
+        for (std::uint32_t at = due.first; at != wanted; at = hot[at - 1].due_next_) {
             NETIO_ASSERT(at != 0);
             before = at;
         }
-        const std::uint32_t after = next_of<Which>(c);
-        (before == 0 ? list.first : next_of<Which>(hot[before - 1])) = after;
-        if (after == 0) {
-            list.last = before;
+        (before == 0 ? due.first : hot[before - 1].due_next_) = c.due_next_;
+        if (c.due_next_ == 0) {
+            due.last = before;
         }
-        next_of<Which>(c) = 0;
+        c.due_next_ = 0;
+        --due_count;
     }
 };
 
@@ -1029,22 +1030,32 @@ inline void worker_core::count_out(connection& c) noexcept {
     }
 }
 
-inline result<connection_id> worker_core::connect(const stream_address& to,
-                                                  std::uint64_t word) noexcept {
+inline result<std::uint32_t> worker_core::take_place(netio::origin from,
+                                                     connection_state_kind state) noexcept {
     if (shut != 0 || shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
         return error::stopped;
     }
-    const std::uint32_t index =
-        take_slot(origin::connected, connection_state_kind::connecting);
+    const std::uint32_t index = take_slot(from, state);
     if (index == none_index) {
         return error::full;
     }
-    connection& c = hot[index];
     refusal_cause why{};
-    if (!count_in(c, why)) {
-        free_slot(c);
+    if (!count_in(hot[index], why)) {
+        free_slot(hot[index]);
         return error::full;
     }
+    return index;
+}
+
+inline result<connection_id> worker_core::connect(const stream_address& to,
+                                                  std::uint64_t word) noexcept {
+    const result<std::uint32_t> place =
+        take_place(origin::connected, connection_state_kind::connecting);
+    if (!place) {
+        return place.why;
+    }
+    const std::uint32_t index = place.value;
+    connection& c = hot[index];
     store_word(index, word);
     endpoints[index].source = to.ip;
     const os_status started = calls->start_connect(*this, index, to);
@@ -1061,8 +1072,7 @@ inline void worker_core::free_slot(connection& c) noexcept {
     const std::uint32_t index = index_of(c);
     NETIO_ASSERT(!c.has(connection::touched));  // those are settled after each event
     if (c.has(connection::due_listed)) {
-        remove<due_link>(due, c);
-        --due_count;
+        leave_due(c);
     }
     if (c.has(connection::waits_for_output | connection::waits_for_input)) {
         leave_waiting(c);

@@ -79,7 +79,7 @@ public:
         if (w_.sweeping && core_.counts.turns >= w_.sweep_from_turn) {
             sweep();
         }
-        if ((w_.stopping || w_.draining) && nothing_left() && !is_over()) {
+        if ((w_.stopping || w_.draining) && nothing_left()) {
             finish_worker();
         }
         return !is_over();
@@ -146,20 +146,12 @@ public:
         return core_.connect(to, word);
     }
     result<connection_id> adopt(socket_handle handle) noexcept {
-        if (core_.shut != 0 || core_.shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
-            return error::stopped;
-        }
         read_clock();
-        const std::uint32_t index = core_.take_slot(origin::adopted, kind::open);
-        if (index == none_index) {
-            return error::full;
+        const result<std::uint32_t> place = core_.take_place(origin::adopted, kind::open);
+        if (!place) {
+            return place.why;
         }
-        connection& c = core_.hot[index];
-        refusal_cause why{};
-        if (!core_.count_in(c, why)) {
-            core_.free_slot(c);
-            return error::full;
-        }
+        connection& c = core_.hot[place.value];
         const os_status attached = w_.backend.attach(handle, who_of(c));
         if (!attached) {
             core_.free_slot(c);
@@ -168,7 +160,7 @@ public:
         c.handle_ = handle;
         c.set(flags::attached | flags::open_due);
         core_.owe_data(c);
-        return core_.id_of(index);
+        return core_.id_of(place.value);
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
         return send_datagram(&w_, from.index, to, payload);
@@ -559,10 +551,15 @@ private:
         }
         w_.accepts_held_back = true;
         for (std::uint32_t at = 0; at < listener_count(); ++at) {
-            if (w_.watches[at].accepting) {
-                w_.watches[at].accepting = false;
-                w_.backend.stop_accept(token::of(at, w_.watches[at].generation));
-            }
+            stop_accept(at);
+        }
+    }
+
+    void stop_accept(std::uint32_t listener) noexcept {
+        detail::listener_watch& watch = w_.watches[listener];
+        if (watch.accepting) {
+            watch.accepting = false;
+            w_.backend.stop_accept(token::of(listener, watch.generation));
         }
     }
 
@@ -1217,8 +1214,8 @@ private:
     /// backend was open.
     bool end_is_asked_for() const noexcept {
         const detail::shared_state& shared = *core_.shared;
-        return (!w_.stopping && shared.stop_wanted.load() != 0) ||
-               (!w_.stopping && shared.drain_ms.load() != w_.drain_seen);
+        return !w_.stopping &&
+               (shared.stop_wanted.load() != 0 || shared.drain_ms.load() != w_.drain_seen);
     }
     std::uint32_t listeners_version() const noexcept {
         return core_.shared->listeners_version.load(std::memory_order_acquire);
@@ -1273,9 +1270,7 @@ private:
         if (!w_.draining) {
             w_.draining = true;
             w_.sweep_from_turn = core_.counts.turns + 2;
-            server_event told;
-            told.kind = server_event_kind::drain_started;
-            tell(told);
+            tell(server_event_kind::drain_started);
             begin_sweep();
         }
     }
@@ -1293,9 +1288,7 @@ private:
         drop_posts();
         drop_timers();
         if (w_.draining) {
-            server_event told;
-            told.kind = server_event_kind::drain_finished;
-            tell(told);
+            tell(server_event_kind::drain_finished);
         }
     }
 
@@ -1366,10 +1359,7 @@ private:
         detail::listener_watch& watch = w_.watches[listener];
         detail::listener_entry& from = core_.shared->listeners[listener];
         watch.resting = false;
-        if (watch.accepting) {
-            watch.accepting = false;
-            w_.backend.stop_accept(token::of(listener, watch.generation));
-        }
+        stop_accept(listener);
         if (watch.held) {
             watch.held = false;
             let_go(from);
@@ -1569,7 +1559,7 @@ private:
     static bool send_datagram(void* worker, std::uint32_t socket, const endpoint& to,
                               bytes payload) noexcept {
         state& w = *static_cast<state*>(worker);
-        worker_core_t& core = w.core;
+        detail::worker_core& core = w.core;
         if (core.shut != 0 || socket >= w.socket_count || !w.sockets[socket].in_use ||
             payload.size() > core.pool.buffer_bytes() || w.send_slots.capacity() == 0) {
             return false;
@@ -1613,6 +1603,11 @@ private:
             static_cast<void>(told);
         }
     }
+    void tell(server_event_kind what) noexcept {
+        server_event told;
+        told.kind = what;
+        tell(told);
+    }
     void tell(const connection& c, server_event_kind what) noexcept {
         if constexpr (!std::is_same_v<Events, no_events>) {
             server_event told;
@@ -1640,8 +1635,6 @@ private:
         return w.backend.start_connect(to, core.shared->outgoing_socket,
                                        token::of(index, core.slots.generation(index)));
     }
-
-    using worker_core_t = detail::worker_core;
 
     state& w_;
     detail::worker_core& core_;

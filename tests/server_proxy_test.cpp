@@ -5,6 +5,7 @@ namespace {
 
 using netio_test::sim_peer;
 using netio_test::small_limits;
+using netio_test::on_both_kernels;
 using netio_test::text_of;
 using world = netio_test::server_world<>;
 
@@ -32,18 +33,10 @@ std::string server_proxy_v2(std::size_t total, char fill = 't') {
     return out;
 }
 
-template <class Body>
-void server_proxy_on_both(Body&& body) {
-    for (const bool proactor : {false, true}) {
-        CAPTURE(proactor);
-        body(proactor);
-    }
-}
-
 }  // namespace
 
 TEST_CASE("behind a proxy the handler sees the real client, and the payload untouched") {
-    server_proxy_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         for (const std::string& header :
              {std::string(server_proxy_v1), server_proxy_v2(28), server_proxy_v2(90)}) {
             world w(proactor);
@@ -72,7 +65,7 @@ TEST_CASE("behind a proxy the handler sees the real client, and the payload unto
 }
 
 TEST_CASE("a header may come in any two pieces, or byte by byte, with or without payload behind") {
-    server_proxy_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         for (const std::string& header : {std::string(server_proxy_v1), server_proxy_v2(40)}) {
             const std::string whole = header + "HELLO";
             for (std::size_t cut = 0; cut <= whole.size(); ++cut) {
@@ -105,7 +98,7 @@ TEST_CASE("a header may come in any two pieces, or byte by byte, with or without
 }
 
 TEST_CASE("a direct client on a PROXY port is refused as proxy_missing, and never opens") {
-    server_proxy_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.listen(server_proxy_required);
         sim_peer peer = w.connect();
@@ -145,7 +138,7 @@ TEST_CASE("a broken header ends in proxy_invalid with the rule it broke") {
 }
 
 TEST_CASE("only listed proxies are believed, and strangers are not read at all") {
-    server_proxy_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         netio::listen_options how = server_proxy_required;
         how.trusted = "203.0.113.0/24, 2001:db8::/32";
         how.dual_stack = true;
@@ -168,7 +161,7 @@ TEST_CASE("only listed proxies are believed, and strangers are not read at all")
 }
 
 TEST_CASE("LOCAL keeps the real addresses and goes on; silent health checks end quietly") {
-    server_proxy_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.open = [](netio::connection& c) {
             CHECK_FALSE(c.proxied());
@@ -205,7 +198,7 @@ TEST_CASE("LOCAL keeps the real addresses and goes on; silent health checks end 
 }
 
 TEST_CASE("the header deadline is absolute: silence, a trickle and a late byte all end there") {
-    server_proxy_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         netio::listen_options how = server_proxy_required;
         how.times.preface_ms = 3000;
         for (const int pattern : {0, 1, 2}) {
@@ -248,7 +241,7 @@ TEST_CASE("versions can be restricted") {
 }
 
 TEST_CASE("536 bytes of header need no buffer; more needs a listener that allows it") {
-    server_proxy_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         netio::limits sizes = small_limits;
         sizes.buffer_bytes = 8192;
         for (const std::uint32_t header_max : {536u, 4096u}) {
@@ -314,7 +307,7 @@ TEST_CASE("long prefaces have a quota of their own, and give it back") {
 }
 
 TEST_CASE("bytes behind the header wait in the inline memory while no pool buffer is free") {
-    server_proxy_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         netio::limits sizes = small_limits;
         sizes.input_buffers_max = 1;
         world w(proactor, sizes);
@@ -356,7 +349,7 @@ TEST_CASE("bytes behind the header wait in the inline memory while no pool buffe
 }
 
 TEST_CASE("a proxied datagram names its client; one without a header is dropped and counted") {
-    server_proxy_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         std::vector<std::string> got;
         w.handler.packet = [&](netio::datagram_socket& via, const netio::datagram& in) {

@@ -7,21 +7,14 @@ using netio_test::scripted;
 using netio_test::sim_answer;
 using netio_test::sim_peer;
 using netio_test::small_limits;
+using netio_test::on_both_kernels;
 using netio_test::text_of;
 using world = netio_test::server_world<>;
-
-template <class Body>
-void rules_on_both(Body&& body) {
-    for (const bool proactor : {false, true}) {
-        CAPTURE(proactor);
-        body(proactor);
-    }
-}
 
 }  // namespace
 
 TEST_CASE("moving another connection's input inside on_data does not count as this one's") {
-    rules_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         netio::connection_id first;
         std::string got;
@@ -56,7 +49,7 @@ TEST_CASE("moving another connection's input inside on_data does not count as th
 }
 
 TEST_CASE("a long transfer is not cut by the read deadline while the peer takes it") {
-    rules_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         std::uint64_t written = 0;
         const std::string block(1000, 'd');
@@ -113,7 +106,7 @@ TEST_CASE("a loop whose writers wait for buffers sleeps until one comes back") {
 }
 
 TEST_CASE("a move that must wait for a receive is answered by on_writable") {
-    rules_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         netio::connection_id from;
         netio::connection_id to;
@@ -154,7 +147,7 @@ TEST_CASE("a server ends although its handler dials again whenever it loses a co
             call();
         }
     };
-    rules_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         for (const int way : {0, 1, 2}) {
             netio_test::server_world<redialling> w(proactor);
             w.net.remote(netio::ipv4(198, 51, 100, 1, 80), sim_answer::accept);
@@ -179,7 +172,7 @@ TEST_CASE("a server ends although its handler dials again whenever it loses a co
 }
 
 TEST_CASE("a peer that resets while its input waits for output room is let go") {
-    rules_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.data = [](netio::connection& c, netio::bytes in) { return c.write(in); };
         netio::listen_options how;
@@ -223,7 +216,7 @@ TEST_CASE("a stop before the first run is seen, and a second run returns at once
 }
 
 TEST_CASE("no address of a client stays in the storage when it is gone") {
-    rules_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.listen();
         const auto id = w.server->open_datagram({.address = "127.0.0.1"});
@@ -257,7 +250,7 @@ TEST_CASE("in on_close the window holds what came, and the descriptor is nobody'
         }
         int closed = 0;
     };
-    rules_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         netio_test::server_world<looking> w(proactor);
         w.listen();
         sim_peer peer = w.connect();

@@ -9,17 +9,9 @@ using netio_test::sim_answer;
 using netio_test::sim_options;
 using netio_test::sim_peer;
 using netio_test::small_limits;
+using netio_test::on_both_kernels;
 using netio_test::text_of;
 using world = netio_test::server_world<>;
-
-/// Each case runs with a kernel of readiness and with one of completions.
-template <class Body>
-void server_on_both(Body&& body) {
-    for (const bool proactor : {false, true}) {
-        CAPTURE(proactor);
-        body(proactor);
-    }
-}
 
 std::string server_numbers(std::size_t count) {
     std::string out;
@@ -35,7 +27,7 @@ std::size_t server_echo(netio::connection& c, netio::bytes in) { return c.write(
 }  // namespace
 
 TEST_CASE("what a handler writes comes back in order") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.data = server_echo;
         w.listen();
@@ -50,7 +42,7 @@ TEST_CASE("what a handler writes comes back in order") {
 }
 
 TEST_CASE("a stream longer than all buffers passes through an echo without a byte lost") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         for (const bool move : {false, true}) {
             world w(proactor);
             w.handler.data = [move](netio::connection& c, netio::bytes in) {
@@ -72,7 +64,7 @@ TEST_CASE("a stream longer than all buffers passes through an echo without a byt
 }
 
 TEST_CASE("bytes left unconsumed are offered again only when more arrived, as one piece") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         std::string last;
         w.handler.data = [&](netio::connection&, netio::bytes in) {
@@ -96,7 +88,7 @@ TEST_CASE("bytes left unconsumed are offered again only when more arrived, as on
 }
 
 TEST_CASE("a full window that the handler does not consume ends in input_too_long") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.data = [](netio::connection&, netio::bytes) { return std::size_t{0}; };
         w.listen();
@@ -113,7 +105,7 @@ TEST_CASE("a full window that the handler does not consume ends in input_too_lon
 }
 
 TEST_CASE("a full window is kept while the handler is paused, and offered after resume") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         netio::connection_id id;
         bool taking = false;
@@ -156,7 +148,7 @@ TEST_CASE("a full window is kept while the handler is paused, and offered after 
 }
 
 TEST_CASE("write takes what the quotas allow, and on_writable comes when there is room again") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor, small_limits, sim_options{});
         const std::string reply = server_numbers(20'000);
         std::size_t written = 0;
@@ -193,7 +185,7 @@ TEST_CASE("write takes what the quotas allow, and on_writable comes when there i
 }
 
 TEST_CASE("a connection refused by the empty pool gets its turn when another gives buffers back") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         const std::string much = server_numbers(4096);
         std::uint32_t writables = 0;
@@ -231,7 +223,7 @@ TEST_CASE("a connection refused by the empty pool gets its turn when another giv
 }
 
 TEST_CASE("take_buffer and push_buffer send without a copy, and a dropped buffer goes back") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.data = [](netio::connection& c, netio::bytes in) {
             {
@@ -289,7 +281,7 @@ TEST_CASE("at most eight pieces are queued, and a refused buffer stays the handl
 }
 
 TEST_CASE("input moves to another connection whole or not at all") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         netio::connection_id first;
         netio::connection_id second;
@@ -331,7 +323,7 @@ TEST_CASE("the peer's end comes after its last byte, and by default the reply is
     struct plain {
         std::size_t on_data(netio::connection& c, netio::bytes in) noexcept { return c.write(in); }
     };
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         netio_test::server_world<plain> w(proactor);
         w.listen();
         sim_peer peer = w.connect();
@@ -346,7 +338,7 @@ TEST_CASE("the peer's end comes after its last byte, and by default the reply is
 }
 
 TEST_CASE("a handler with on_end can answer long after the peer's end") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         netio::connection_id id;
         w.handler.end = [&](netio::connection& c) { id = c.id(); };
@@ -370,7 +362,7 @@ TEST_CASE("a handler with on_end can answer long after the peer's end") {
 }
 
 TEST_CASE("unconsumed bytes are dropped when the peer ended, after one last offer") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.data = [](netio::connection&, netio::bytes) { return std::size_t{0}; };
         w.listen();
@@ -384,7 +376,7 @@ TEST_CASE("unconsumed bytes are dropped when the peer ended, after one last offe
 }
 
 TEST_CASE("close flushes, ends the stream, and discards until the peer closes") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.data = [](netio::connection& c, netio::bytes in) {
             c.write(std::string_view("bye"));
@@ -412,7 +404,7 @@ TEST_CASE("close flushes, ends the stream, and discards until the peer closes") 
 }
 
 TEST_CASE("a peer that never closes is let go when linger ends") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.open = [](netio::connection& c) { c.close(); };
         w.listen();
@@ -426,7 +418,7 @@ TEST_CASE("a peer that never closes is let go when linger ends") {
 }
 
 TEST_CASE("kill resets at once and says the user's reason") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.data = [](netio::connection& c, netio::bytes in) {
             c.write(std::string_view("never seen"));
@@ -444,7 +436,7 @@ TEST_CASE("kill resets at once and says the user's reason") {
 }
 
 TEST_CASE("end sends FIN after the flush and reading goes on") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         std::string got;
         w.handler.open = [](netio::connection& c) {
@@ -472,7 +464,7 @@ TEST_CASE("end sends FIN after the flush and reading goes on") {
 }
 
 TEST_CASE("a reset by the peer is told once, after the bytes before it") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.listen();
         sim_peer peer = w.connect();
@@ -507,7 +499,7 @@ TEST_CASE("idle, read, write, exchange and park deadlines fall at their time, no
         void on_open(netio::connection& c) noexcept { open(c); }
         std::size_t on_data(netio::connection&, netio::bytes) noexcept { return 0; }
     };
-    server_on_both([&](bool proactor) {
+    on_both_kernels([&](bool proactor) {
         for (const row& each : rows) {
             CAPTURE(each.ms);
             netio_test::server_world<silent> w(proactor);
@@ -527,7 +519,7 @@ TEST_CASE("idle, read, write, exchange and park deadlines fall at their time, no
 }
 
 TEST_CASE("a peer that takes nothing runs into the write deadline, one that takes a little not") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         for (const bool takes : {false, true}) {
             world w(proactor);
             w.handler.deadline = [](netio::connection& c, netio::deadline_kind which) {
@@ -557,7 +549,7 @@ TEST_CASE("a peer that takes nothing runs into the write deadline, one that take
 }
 
 TEST_CASE("activity extends the idle deadline, and on_deadline without an answer gets it again") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.deadline = [](netio::connection&, netio::deadline_kind) {};
         w.listen();
@@ -577,7 +569,7 @@ TEST_CASE("activity extends the idle deadline, and on_deadline without an answer
 }
 
 TEST_CASE("posts reach their connection, wake a parked one, and are dropped when it is gone") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         netio::connection_id id;
         w.handler.open = [&](netio::connection& c) { id = c.id(); };
@@ -653,7 +645,7 @@ TEST_CASE("timers fire in time, once, and not after cancel; a full table refuses
 }
 
 TEST_CASE("an outgoing connection opens with its word, or tells why it did not") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         const netio::endpoint good = netio::ipv4(198, 51, 100, 1, 80);
         const netio::endpoint refusing = netio::ipv4(198, 51, 100, 2, 80);
@@ -703,7 +695,7 @@ TEST_CASE("outgoing connections do not use up a listener's cap") {
 }
 
 TEST_CASE("n connections fit, the one after is reset and counted, and a freed place is used") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         for (const std::uint32_t cap : {1u, 2u, 6u}) {
             for (const bool global : {false, true}) {
                 netio::limits sizes = small_limits;
@@ -733,7 +725,7 @@ TEST_CASE("n connections fit, the one after is reset and counted, and a freed pl
 }
 
 TEST_CASE("out of descriptors, a listener rests 1 ms and then twice as long, and comes back") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.listen();
         w.net.options.descriptors_max = w.net.descriptors_open() + 1;
@@ -757,7 +749,7 @@ TEST_CASE("out of descriptors, a listener rests 1 ms and then twice as long, and
 }
 
 TEST_CASE("stop resets everything and run returns") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.listen();
         sim_peer one = w.connect();
@@ -773,7 +765,7 @@ TEST_CASE("stop resets everything and run returns") {
 }
 
 TEST_CASE("drain closes idle ones at once, lets an exchange finish, and ends the rest late") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.data = [](netio::connection& c, netio::bytes in) {
             if (text_of(in) == "begin") {
@@ -816,7 +808,7 @@ TEST_CASE("drain closes idle ones at once, lets an exchange finish, and ends the
 }
 
 TEST_CASE("an adopted socket is a connection like any other") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.data = server_echo;
         w.handler.open = [](netio::connection& c) { CHECK(c.origin() == netio::origin::adopted); };
@@ -835,7 +827,7 @@ TEST_CASE("user state is 64 zero bytes at open, and wiped at the end") {
     struct marks {
         char text[64];
     };
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         netio::limits sizes = small_limits;
         sizes.connections_max = 1;
         world w(proactor, sizes);
@@ -856,7 +848,7 @@ TEST_CASE("user state is 64 zero bytes at open, and wiped at the end") {
 }
 
 TEST_CASE("datagrams: answered, empty ones too, longer ones cut and marked") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         std::vector<std::string> got;
         w.handler.packet = [&](netio::datagram_socket& via, const netio::datagram& in) {
@@ -940,7 +932,7 @@ TEST_CASE("too little memory, wrong limits and too few descriptors are told with
 }
 
 TEST_CASE("two workers serve one listener, and a post finds the right one") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         netio::limits sizes = small_limits;
         sizes.workers_max = 2;
         world w(proactor, sizes);
@@ -972,7 +964,7 @@ TEST_CASE("two workers serve one listener, and a post finds the right one") {
 }
 
 TEST_CASE("a worker without a free slot leaves the accepting to others, until all are full") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         netio::limits sizes = small_limits;
         sizes.workers_max = 2;
         sizes.connections_max = 4;
@@ -1013,7 +1005,7 @@ TEST_CASE("a worker without a free slot leaves the accepting to others, until al
 }
 
 TEST_CASE("close inside on_data: no more data callbacks, one close callback") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         w.handler.data = [](netio::connection& c, netio::bytes) {
             c.close();
@@ -1079,7 +1071,7 @@ TEST_CASE("a connection knows its facts") {
 }
 
 TEST_CASE("a handler connects out from a callback, over TCP and to a unix socket") {
-    server_on_both([](bool proactor) {
+    on_both_kernels([](bool proactor) {
         world w(proactor);
         const netio::endpoint good = netio::ipv4(198, 51, 100, 1, 80);
         w.net.remote(good, sim_answer::accept);

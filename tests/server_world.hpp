@@ -212,6 +212,15 @@ struct server_world {
     }
 };
 
+/// Runs a case with a kernel of readiness and with one of completions.
+template <class Body>
+void on_both_kernels(Body&& body) {
+    for (const bool proactor : {false, true}) {
+        CAPTURE(proactor);
+        body(proactor);
+    }
+}
+
 inline std::string text_of(netio::bytes in) { return std::string(netio::as_text(in)); }
 
 }  // namespace netio_test
