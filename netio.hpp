@@ -2251,12 +2251,15 @@ struct post {
 /// Each cell carries the position at which it may be written next, or that position plus one once
 /// it was written (the scheme of D. Vyukov's bounded queue). The number is kept relative to the
 /// cell's own index, so that a queue of zeros is an empty one.
-class post_queue {
+///
+/// `Atomic` is std::atomic, see post_queue below; a test puts other threads' steps between ours.
+template <template <class> class Atomic>
+class basic_post_queue {
     struct cell {
-        std::atomic<std::size_t> turn;
+        Atomic<std::size_t> turn;
         post value;
     };
-    static_assert(std::atomic<std::size_t>::is_always_lock_free);
+    static_assert(Atomic<std::size_t>::is_always_lock_free);
 
 public:
     static constexpr std::size_t cell_bytes = sizeof(cell);
@@ -2273,7 +2276,7 @@ public:
         tail_.store(0, std::memory_order_relaxed);
         refused_.store(0, std::memory_order_relaxed);
         head_.store(0, std::memory_order_relaxed);
-        high_water_ = 0;
+        high_water_.store(0, std::memory_order_relaxed);
     }
 
     /// Appends; false, counted as refused, if the queue is full. Any thread or signal handler. The
@@ -2346,11 +2349,13 @@ private:
     // Three lines of the cache: read by all, written by the writers, written by the owner.
     alignas(64) cell* cells_ = nullptr;
     std::size_t mask_ = 0;
-    alignas(64) std::atomic<std::size_t> tail_{0};
-    std::atomic<std::size_t> refused_{0};
-    alignas(64) std::atomic<std::size_t> head_{0};
-    std::atomic<std::uint32_t> high_water_{0};
+    alignas(64) Atomic<std::size_t> tail_{0};
+    Atomic<std::size_t> refused_{0};
+    alignas(64) Atomic<std::size_t> head_{0};
+    Atomic<std::uint32_t> high_water_{0};
 };
+
+using post_queue = basic_post_queue<std::atomic>;
 static_assert(sizeof(post_queue) == 192);
 
 NETIO_END

@@ -378,22 +378,29 @@ TEST_CASE("a connection that ends while on_data is owed to it leaves the line of
     std::size_t known = 0;
     bool armed = false;
     w.handler.open = [&](netio::connection& c) { ids[known++] = c.id(); };
-    w.handler.data = [&](netio::connection& c, netio::bytes) {
-        if (armed && c.id() == ids[2]) {
-            armed = false;
-            c.find(ids[0])->kill();
-            c.find(ids[1])->kill();
-        } else if (armed) {
-            c.resume();  // owed again, for the next turn
+    w.handler.data = [&](netio::connection& c, netio::bytes in) {
+        if (!armed) {
+            c.pause();
+            return std::size_t{0};
         }
-        return std::size_t{0};
+        if (c.id() != ids[2]) {
+            c.resume();  // owed again, for the next turn
+            return std::size_t{0};
+        }
+        // The last of the line leaves it first, then the first.
+        armed = false;
+        c.find(ids[1])->kill();
+        c.find(ids[0])->kill();
+        return in.size();
     };
     w.handler.posted = [](netio::connection& c, std::uint64_t) { c.resume(); };
     w.listen();
+    // A full window has no receive outstanding, so on_data needs no cancel before it.
+    const std::string full(small_limits.buffer_bytes, 'x');
     std::vector<sim_peer> peers;
     for (int at = 0; at < 3; ++at) {
         peers.push_back(w.connect());
-        peers.back().send("kept");
+        peers.back().send(full);
         w.pump();
     }
     armed = true;
@@ -404,6 +411,9 @@ TEST_CASE("a connection that ends while on_data is owed to it leaves the line of
     CHECK(w.handler.count("close killed") == 2);
     CHECK(w.handler.closed == 2);
     CHECK_FALSE(armed);
+    peers[2].send("more");
+    w.pump();
+    CHECK(w.handler.log.back() == "data 4");
 }
 
 TEST_CASE("static output of no bytes is taken, and a UDP socket knows its address and number") {
