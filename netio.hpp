@@ -5617,7 +5617,7 @@ struct worker_core {
     std::uint64_t preface_buffers_refused;
     std::uint32_t buffers_lent;    // in the handler's hands
     std::uint32_t moved_bytes;     // by move_input_to in this on_data
-    bool torn_down;                // the server's end: no callbacks but on_close
+    bool torn_down;                // the server's end: no callbacks but those of an end
     std::uint32_t shut;            // no new connection of any kind: everything is being ended
     worker_counters counts;
 
@@ -8764,7 +8764,7 @@ public:
         w_.backend.close();
     }
 
-    /// Ends what is left, without callbacks but `on_close`: the server's end.
+    /// Ends what is left, without callbacks but `on_close` and `on_connect_failed`: the server's end.
     void shut_down() noexcept {
         w_.stopping = true;
         core_.shut = 1;
@@ -10313,6 +10313,8 @@ public:
     }
     server(const server&) = delete;
     server& operator=(const server&) = delete;
+    /// Ends every connection as `stop` does, with RST, and waits for the kernel's last word on each.
+    /// Of the handler only `on_close` and `on_connect_failed` are called, each as often as ever.
     ~server() { tear_down(); }
 
     /// Whether released memory is overwritten (it is, unless this says no). Before the first run.

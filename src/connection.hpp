@@ -418,7 +418,7 @@ struct worker_core {
     std::uint64_t preface_buffers_refused;
     std::uint32_t buffers_lent;    // in the handler's hands
     std::uint32_t moved_bytes;     // by move_input_to in this on_data
-    bool torn_down;                // the server's end: no callbacks but on_close
+    bool torn_down;                // the server's end: no callbacks but those of an end
     std::uint32_t shut;            // no new connection of any kind: everything is being ended
     worker_counters counts;
 

@@ -173,7 +173,7 @@ public:
         w_.backend.close();
     }
 
-    /// Ends what is left, without callbacks but `on_close`: the server's end.
+    /// Ends what is left, without callbacks but `on_close` and `on_connect_failed`: the server's end.
     void shut_down() noexcept {
         w_.stopping = true;
         core_.shut = 1;

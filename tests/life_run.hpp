@@ -149,11 +149,11 @@ void life_serve(life& of, mutable_bytes memory, const life_shape& shape) noexcep
         life_server<Handler> service({memory, of.sizes}, handler, events);
         of.check(service.failed() == error::none, "the server is built");
         of.run(service);
-        of.finish(service);
-        if (of.failed() == nullptr) {
+        if (of.finish(service) && of.failed() == nullptr) {
             life_check_pools(of, service.stats());
         }
     }
+    of.after_end();
     if (of.failed() == nullptr) {
         of.check(of.net.descriptors_open() == 3, "descriptors are closed");
         if (of.wiping && shape.check_storage) {

@@ -53,7 +53,10 @@ public:
     void choose_sizes(std::uint32_t serial) noexcept;
     // ---- and run with it
     void run(life_service& service) noexcept;
-    void finish(life_service& service) noexcept;
+    /// Ends the life; false if the server is to be destroyed as it is.
+    bool finish(life_service& service) noexcept;
+    /// The server is gone.
+    void after_end() noexcept;
 
     limits sizes;
     bool plain = false;       // the handler has only the hooks without a default
@@ -85,11 +88,14 @@ public:
     sim_chooser& choose;
 
 private:
-    enum class phase_of_life : std::uint8_t { young, finishing, draining, stopped };
+    enum class phase_of_life : std::uint8_t { young, finishing, draining, stopped, torn_down };
     struct guard {  // a callback begins and ends: never inside another one
         life& of;
         guard(life& each, life_hook hook) noexcept : of(each) {
             of.check(of.depth_++ == 0, "a callback inside a callback");
+            of.check(of.phase_ != phase_of_life::torn_down || hook == life_hook::on_close ||
+                         hook == life_hook::on_connect_failed,
+                     "a callback but those of an end from a server that is destroyed");
             life_counts::count(of.counts_.hooks, hook);
         }
         ~guard() { --of.depth_; }
@@ -215,6 +221,7 @@ private:
     void go_on() noexcept;
     void wake_everyone() noexcept;
     void run_out() noexcept;
+    void stop_turning() noexcept;
     void show_left() noexcept;
     void show(const life_record& r) noexcept;
     static bool replaying() noexcept;
@@ -1112,7 +1119,7 @@ inline void life::on_event(const server_event& told) noexcept {
         check(told.why != error::none, "a failure has a reason");
         break;
     default:
-        check(phase_ == phase_of_life::draining || phase_ == phase_of_life::stopped,
+        check(phase_ >= phase_of_life::draining,
               "a drain that was asked for");
         break;
     }
@@ -1133,7 +1140,7 @@ inline void life::check_cap(const server_event& told) noexcept {
               "refused by the listener's cap below it");
         break;
     case refusal_cause::door_closed:
-        check(phase_ == phase_of_life::draining || phase_ == phase_of_life::stopped,
+        check(phase_ >= phase_of_life::draining,
               "refused by a door that is open");
         break;
     default:
@@ -1191,7 +1198,7 @@ inline void life::check_reason(const life_record& r, close_reason reason) noexce
         check(drains && net.now_ns() >= drain_ns_ + drain_ms_ * ms_ns, "a drain ends early");
         break;
     case close_kind::shutdown:
-        check(phase_ == phase_of_life::stopped, "shut down without a stop");
+        check(phase_ >= phase_of_life::stopped, "shut down without a stop");
         break;
     case close_kind::io:
         check(reason.why() != error::none, "io names its error");
@@ -1692,7 +1699,7 @@ inline void life::show_left() noexcept {
             show(r);
         }
     }
-    if (replaying()) {
+    if (replaying() && service_ != nullptr) {
         for (const pool_stats& pool : service_->stats().pools) {
             std::fprintf(stderr, "%s %u of %u, ", pool.name, pool.in_use, pool.capacity);
         }
@@ -1744,7 +1751,7 @@ inline void life::run_out() noexcept {
     check(all_gone(), "a connection never ends though its peer behaves: a wake was lost");
 }
 
-inline void life::finish(life_service& service) noexcept {
+inline bool life::finish(life_service& service) noexcept {
     service_ = &service;
     clients_wanted_ = 0;
     for (std::uint32_t at = choose.below(5); at != 0; --at) {
@@ -1765,10 +1772,19 @@ inline void life::finish(life_service& service) noexcept {
         phase_ = phase_of_life::finishing;
         run_out();
     }
+    if (how == 7 && failed_ == nullptr) {
+        phase_ = phase_of_life::torn_down;
+        return false;
+    }
     phase_ = phase_of_life::stopped;
     if (failed_ == nullptr) {
         service_->stop();
     }
+    stop_turning();
+    return true;
+}
+
+inline void life::stop_turning() noexcept {
     bool running = true;
     for (std::uint32_t at = 0; failed_ == nullptr && running && at < 20'000; ++at) {
         running = false;
@@ -1785,6 +1801,12 @@ inline void life::finish(life_service& service) noexcept {
     }
     show_left();
     check(all_gone(), "closed is told of every connection");
+}
+
+inline void life::after_end() noexcept {
+    service_ = nullptr;
+    show_left();
+    check(all_gone(), "closed is told of every connection of a server that is destroyed");
 }
 
 }  // namespace netio_test
