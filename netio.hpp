@@ -8764,7 +8764,8 @@ public:
         w_.backend.close();
     }
 
-    /// Ends what is left, without callbacks but `on_close` and `on_connect_failed`: the server's end.
+    /// The server's end: ends what is left, without callbacks but `on_close` and
+    /// `on_connect_failed`.
     void shut_down() noexcept {
         w_.stopping = true;
         core_.shut = 1;
@@ -10313,8 +10314,8 @@ public:
     }
     server(const server&) = delete;
     server& operator=(const server&) = delete;
-    /// Ends every connection as `stop` does, with RST, and waits for the kernel's last word on each.
-    /// Of the handler only `on_close` and `on_connect_failed` are called, each as often as ever.
+    /// Ends every connection as `stop` does, with RST, and waits for the kernel's last word on
+    /// each. Of the handler only `on_close` and `on_connect_failed` are called, as ever once each.
     ~server() { tear_down(); }
 
     /// Whether released memory is overwritten (it is, unless this says no). Before the first run.

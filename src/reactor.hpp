@@ -173,7 +173,8 @@ public:
         w_.backend.close();
     }
 
-    /// Ends what is left, without callbacks but `on_close` and `on_connect_failed`: the server's end.
+    /// The server's end: ends what is left, without callbacks but `on_close` and
+    /// `on_connect_failed`.
     void shut_down() noexcept {
         w_.stopping = true;
         core_.shut = 1;
