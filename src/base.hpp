@@ -82,6 +82,8 @@
 #define NETIO_TRAP() __builtin_trap()
 // The optimiser may not drop stores to `at` that come before this.
 #define NETIO_KEEP_STORES(at) __asm__ __volatile__("" : : "r"(at) : "memory")
+// Soon to be read and written.
+#define NETIO_PREFETCH(at) __builtin_prefetch(at, 1)
 #else
 #define NETIO_LIKELY(condition) (static_cast<bool>(condition))
 #define NETIO_UNLIKELY(condition) (static_cast<bool>(condition))
@@ -90,6 +92,7 @@
 #define NETIO_NOINLINE
 #define NETIO_TRAP() (*static_cast<volatile int*>(nullptr) = 0)
 #define NETIO_KEEP_STORES(at) static_cast<void>(*static_cast<volatile char*>(at))
+#define NETIO_PREFETCH(at) static_cast<void>(at)
 #endif
 
 #if NETIO_PLATFORM

@@ -279,7 +279,9 @@ private:
         added.prev = list.prev;
         node(list.prev - 1).next = index + 1;
         list.prev = index + 1;
-        list.due = added.due < list.due ? added.due : list.due;
+        if (added.due < list.due) {
+            list.due = added.due;
+        }
     }
 
     /// Takes a node out of its list; its own links keep their old values.
@@ -369,10 +371,14 @@ private:
     }
 
     /// Moves the nodes of a higher level's list to where they belong, seen from the tick before its
-    /// stretch. May stop halfway: all stays true, and the next call goes on.
+    /// stretch. Each is likely a cache miss, so a second walk comes from the back towards the first
+    /// and only reads: the two wait for memory at the same time. May stop halfway: all stays true,
+    /// and the next call goes on.
     bool take_apart(std::uint32_t list_index, std::uint32_t& moves_left) noexcept {
         wheel_node& list = list_at(list_index);
         std::uint32_t link = list.next;
+        std::uint32_t fetched = list.prev;
+        bool met = stride_ < 64;  // several to a cache line: a second walk costs more than it saves
         while ((link & list_mark) == 0) {
             const std::uint32_t index = link - 1;
             wheel_node& moved = node(index);
@@ -382,6 +388,11 @@ private:
                 return false;
             }
             --moves_left;
+            if (!met) {
+                fetched = fetched == link ? link : node(fetched - 1).prev;
+                NETIO_PREFETCH(&node(fetched - 1));
+                met = fetched == link;
+            }
             link = moved.next;
             NETIO_ASSERT(moved.due > position_);
             place(moved, index);
