@@ -3,9 +3,10 @@
 // 1,000,000 timers due within a minute, in ticks of a millisecond. Two patterns: `steady`, where
 // timers are armed in the order in which they come due (one time-out for all, the way a server
 // arms them), and `random`, where every neighbour in a list is a cache miss. Two layouts: `dense`,
-// nodes of 16 bytes side by side, and `slots`, one node in each slot of 128 bytes. The floor is a
-// chain of links through the same memory in the same order, and no work: what merely reaching
-// each timer costs. A million timers: milliseconds of an iteration are nanoseconds a timer.
+// nodes of 16 bytes side by side, and `slots`, one node in each slot of 128 bytes. A row's floor is
+// a chain of links through the same memory in the order in which the row visits the timers, and no
+// work: what merely reaching each timer costs. Expire visits in the order of ticks, the others in
+// the order of indexes. A million timers: milliseconds of an iteration are nanoseconds a timer.
 #include "netio.hpp"
 
 #include <benchmark/benchmark.h>
@@ -123,16 +124,18 @@ void expire(benchmark::State& state, std::size_t stride, bool steady) {
     }
 }
 
-/// A link in place of each node, in the order in which expire would visit them.
-void chase_floor(benchmark::State& state, std::size_t stride, bool steady) {
+/// A link in place of each node, in the order of ticks or of indexes.
+void chase(benchmark::State& state, std::size_t stride, bool steady, bool by_tick) {
     wheel_bench_setup setup(stride, steady);
     std::vector<std::uint32_t> order(wheel_bench_count);
     for (std::uint32_t index = 0; index < wheel_bench_count; ++index) {
         order[index] = index;
     }
-    std::stable_sort(order.begin(), order.end(), [&](std::uint32_t one, std::uint32_t other) {
-        return setup.dues[one] < setup.dues[other];
-    });
+    if (by_tick) {
+        std::stable_sort(order.begin(), order.end(), [&](std::uint32_t one, std::uint32_t other) {
+            return setup.dues[one] < setup.dues[other];
+        });
+    }
     const std::size_t step = stride / 8;
     for (std::uint32_t at = 0; at < wheel_bench_count; ++at) {
         setup.memory[step * order[at]] = order[(at + 1) % wheel_bench_count];
@@ -144,6 +147,16 @@ void chase_floor(benchmark::State& state, std::size_t stride, bool steady) {
         }
         benchmark::DoNotOptimize(at);
     });
+}
+
+void insert_floor(benchmark::State& state, std::size_t stride, bool steady) {
+    chase(state, stride, steady, false);
+}
+void cancel_floor(benchmark::State& state, std::size_t stride, bool steady) {
+    chase(state, stride, steady, false);
+}
+void expire_floor(benchmark::State& state, std::size_t stride, bool steady) {
+    chase(state, stride, steady, true);
 }
 
 #define NETIO_WHEEL_ROW(what, name, ...)                                                           \
@@ -159,6 +172,8 @@ NETIO_WHEEL_ROWS(lazy_extend);
 NETIO_WHEEL_ROWS(move_later);
 NETIO_WHEEL_ROWS(cancel);
 NETIO_WHEEL_ROWS(expire);
-NETIO_WHEEL_ROWS(chase_floor);
+NETIO_WHEEL_ROWS(insert_floor);
+NETIO_WHEEL_ROWS(cancel_floor);
+NETIO_WHEEL_ROWS(expire_floor);
 
 }  // namespace
