@@ -134,25 +134,26 @@ public:
 
     /// A decimal number up to `value_max`, no sign, no leading zero.
     NETIO_INLINE constexpr bool take_number(std::uint32_t value_max, std::uint32_t& out) noexcept {
-        if (at_ == end_ || !is_digit(*at_)) {
-            return false;
-        }
-        const bool zero_first = *at_ == '0';
-        std::uint64_t value = static_cast<std::uint64_t>(*at_++ - '0');
-        while (at_ != end_ && is_digit(*at_)) {
-            value = value * 10 + static_cast<std::uint64_t>(*at_++ - '0');
-            if (zero_first || value > value_max) {
+        const char* const start = at_;
+        const char* at = start;
+        std::uint64_t value = 0;
+        for (; at != end_ && digit_at(at) <= 9; ++at) {
+            value = value * 10 + digit_at(at);
+            if (value > value_max) {
                 return false;
             }
         }
+        at_ = at;
         out = static_cast<std::uint32_t>(value);
-        return value <= value_max;
+        return at != start && (*start != '0' || at - start == 1);
     }
 
     /// a.b.c.d, each 0 to 255 without leading zeros. Writes 4 bytes.
     NETIO_INLINE constexpr bool take_ipv4(std::uint8_t* out) noexcept {
-        return take_octet(out[0]) && take('.') && take_octet(out[1]) && take('.') &&
-               take_octet(out[2]) && take('.') && take_octet(out[3]);
+        const char* const after = end_ - at_ > ipv4_letters_max ? octets<false>(at_, end_, out)
+                                                                : octets_at_end(at_, end_, out);
+        at_ = after != nullptr ? after : at_;
+        return after != nullptr;
     }
 
     /// RFC 4291 section 2.2: groups of 1 to 4 hex digits, at most one "::" that stands for one
@@ -203,33 +204,50 @@ public:
 private:
     static constexpr std::size_t no_gap = 17;
 
-    /// The digit in front, or a value above 9 where there is none.
-    constexpr unsigned digit() const noexcept {
-        return at_ == end_ ? 10U : static_cast<unsigned>(static_cast<unsigned char>(*at_)) - '0';
+    static constexpr std::ptrdiff_t ipv4_letters_max = 15;
+
+    /// The digit, or a value above 9 where it is none.
+    static constexpr unsigned digit_at(const char* at) noexcept {
+        return static_cast<unsigned>(static_cast<unsigned char>(*at)) - '0';
     }
 
-    /// 0 to 255 in one to three digits, without a loop: a PROXY line has eight of these.
-    NETIO_INLINE constexpr bool take_octet(std::uint8_t& out) noexcept {
-        unsigned value = digit();
-        if (value > 9) {
-            return false;
+    /// Four octets and where they end, or null. Not `Bounded`: there are more letters than an
+    /// address can have, so no step has to ask. Without loops: a PROXY line has eight of these.
+    template <bool Bounded>
+    NETIO_INLINE static constexpr const char* octets(const char* at, const char* end,
+                                                     std::uint8_t* out) noexcept {
+        at = octet<Bounded, false>(at, end, out[0]);
+        at = at != nullptr ? octet<Bounded, true>(at, end, out[1]) : at;
+        at = at != nullptr ? octet<Bounded, true>(at, end, out[2]) : at;
+        return at != nullptr ? octet<Bounded, true>(at, end, out[3]) : at;
+    }
+    NETIO_NOINLINE static constexpr const char* octets_at_end(const char* at, const char* end,
+                                                              std::uint8_t* out) noexcept {
+        return octets<true>(at, end, out);
+    }
+
+    /// 0 to 255 in one to three digits, behind a dot where `Dot`.
+    template <bool Bounded, bool Dot>
+    NETIO_INLINE static constexpr const char* octet(const char* at, const char* end,
+                                                    std::uint8_t& out) noexcept {
+        if (Dot && ((Bounded && at == end) || *at++ != '.')) {
+            return nullptr;
         }
-        ++at_;
-        const unsigned second = digit();
-        if (second <= 9) {
+        if ((Bounded && at == end) || digit_at(at) > 9) {
+            return nullptr;
+        }
+        unsigned value = digit_at(at++);
+        if ((!Bounded || at != end) && digit_at(at) <= 9) {
             if (value == 0) {
-                return false;
+                return nullptr;
             }
-            ++at_;
-            value = value * 10 + second;
-            const unsigned third = digit();
-            if (third <= 9) {
-                ++at_;
-                value = value * 10 + third;
+            value = value * 10 + digit_at(at++);
+            if ((!Bounded || at != end) && digit_at(at) <= 9) {
+                value = value * 10 + digit_at(at++);
             }
         }
         out = static_cast<std::uint8_t>(value);
-        return value <= 255;
+        return value <= 255 ? at : nullptr;
     }
 
     /// The first colon is there.
