@@ -2395,8 +2395,6 @@ NETIO_END
 // ==== src/proxy.hpp ===============================================================================
 // floor 3 · PROXY protocol versions 1 and 2: parse and encode, with TLVs and CRC32C
 
-#include <iterator>
-
 NETIO_BEGIN
 
 /// The text: haproxy's doc/proxy-protocol.txt, revision of 2026-04-27. Where it leaves a choice,
@@ -2459,9 +2457,10 @@ struct ssl_view;
 /// bytes; valid as long as they are.
 class tlv_list {
 public:
+    /// A std::forward_iterator. Without a tag: one would cost every user <iterator>, and with it
+    /// <string> and <locale>.
     class iterator {
     public:
-        using iterator_concept = std::forward_iterator_tag;
         using value_type = tlv;
         using difference_type = std::ptrdiff_t;
 

@@ -6,8 +6,6 @@
 #include "src/crc32c.hpp"
 #include "src/endpoint.hpp"
 
-#include <iterator>
-
 NETIO_BEGIN
 
 /// The text: haproxy's doc/proxy-protocol.txt, revision of 2026-04-27. Where it leaves a choice,
@@ -70,9 +68,10 @@ struct ssl_view;
 /// bytes; valid as long as they are.
 class tlv_list {
 public:
+    /// A std::forward_iterator. Without a tag: one would cost every user <iterator>, and with it
+    /// <string> and <locale>.
     class iterator {
     public:
-        using iterator_concept = std::forward_iterator_tag;
         using value_type = tlv;
         using difference_type = std::ptrdiff_t;
 
