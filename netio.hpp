@@ -23,6 +23,7 @@
 //   floor 5 · src/connection.hpp · one connection: its 848 bytes, and what a handler may do with it
 //   floor 5 · src/datagram.hpp · UDP sockets as a handler sees them
 //   floor 5 · platform/socket_posix.hpp · sockets of POSIX systems: errors, addresses, options, making them
+//   floor 5 · platform/waiting.hpp · what the wait of each backend needs: its events, its sleep, its wake
 //   floor 6 · platform/epoll.hpp · the Linux backend over epoll: registered once, edge-triggered
 //   floor 6 · src/events.hpp · what a server tells an observer, and the observer that costs nothing
 //   floor 6 · src/hooks.hpp · which hooks a handler has; a wrong one is one readable compile error
@@ -6835,12 +6836,123 @@ NETIO_END
 
 #endif
 
+// ==== platform/waiting.hpp ========================================================================
+// floor 5 · what the wait of each backend needs: its events, its sleep, its wake
+
+#include <atomic>
+#include <climits>
+
+NETIO_BEGIN
+
+namespace detail {
+
+/// The events of one wait.
+class event_writer {
+public:
+    explicit event_writer(std::span<event> out) noexcept
+        : begin_(out.data()), at_(out.data()), end_(out.data() + out.size()) {}
+
+    std::uint32_t room() const noexcept { return static_cast<std::uint32_t>(end_ - at_); }
+    std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(at_ - begin_); }
+
+    event& put(token who, operation op, event_kind kind) noexcept {
+        NETIO_ASSERT(at_ != end_);
+        *at_ = event{};
+        at_->who = who;
+        at_->op = op;
+        at_->kind = kind;
+        return *at_++;
+    }
+    void fail(token who, operation op, error why, int code) noexcept {
+        event& out = put(who, op, event_kind::failed);
+        out.why = why;
+        out.os_code = code;
+    }
+
+private:
+    event* begin_;
+    event* at_;
+    event* end_;
+};
+
+/// Whether a wake has to enter the kernel: only if the loop has announced a sleep and nobody woke
+/// it since. The word holds two bits and, above them, a count of wakers that are just writing.
+class wake_word {
+public:
+    void open() noexcept { word_.store(0); }
+
+    /// A late wake finds "woken" and writes nothing; one that is just writing is waited for, so it
+    /// can't write to a descriptor that belongs to somebody else by then.
+    template <class Sys>
+    void close() noexcept {
+        word_.fetch_or(woken_bit);
+        while (word_.load() >= writer) {
+            Sys::yield();
+        }
+    }
+
+    /// From any thread or signal handler. `write` enters the kernel, at most once a sleep.
+    template <class Write>
+    void wake(const Write& write) noexcept {
+        std::uint32_t seen = word_.load();
+        for (;;) {
+            const bool asleep = (seen & (asleep_bit | woken_bit)) == asleep_bit;
+            const std::uint32_t wanted = (seen | woken_bit) + (asleep ? writer : 0);
+            // Even an unchanged value is written: it orders what was posted before this wake.
+            if (word_.compare_exchange_weak(seen, wanted)) {
+                if (asleep) {
+                    write();
+                    word_.fetch_sub(writer);
+                }
+                return;
+            }
+        }
+    }
+
+    /// From here on a wake must be written; false if one came before.
+    bool announce_sleep() noexcept { return (word_.fetch_or(asleep_bit) & woken_bit) == 0; }
+
+    /// Awake again; gives the event if somebody woke this loop.
+    void take(event_writer& to) noexcept {
+        // The common case costs no locked instruction: nobody woke it and it never slept.
+        if ((word_.load(std::memory_order_relaxed) & (asleep_bit | woken_bit)) == 0) {
+            return;
+        }
+        if ((word_.fetch_and(~(asleep_bit | woken_bit)) & woken_bit) != 0) {
+            to.put({}, operation::wake, event_kind::woken);
+        }
+    }
+
+    /// Somebody woke this loop, and the event is still to be given.
+    bool woken() const noexcept { return (word_.load() & woken_bit) != 0; }
+
+private:
+    static constexpr std::uint32_t asleep_bit = 1;
+    static constexpr std::uint32_t woken_bit = 2;
+    static constexpr std::uint32_t writer = 4;
+
+    std::atomic<std::uint32_t> word_{0};
+};
+
+/// A time-out for kernels that count in milliseconds. Rounded up, for a wait that is too short
+/// would be repeated without end.
+inline int to_milliseconds(std::uint64_t timeout_ns) noexcept {
+    if (timeout_ns == forever_ns) {
+        return -1;
+    }
+    const std::uint64_t whole = timeout_ns / 1'000'000 + (timeout_ns % 1'000'000 != 0);
+    return whole < INT_MAX ? static_cast<int>(whole) : INT_MAX;
+}
+
+}  // namespace detail
+
+NETIO_END
+
 // ==== platform/epoll.hpp ==========================================================================
 // floor 6 · the Linux backend over epoll: registered once, edge-triggered
 
 #if NETIO_HAS_EPOLL
 
-#include <atomic>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/epoll.h>
@@ -7031,35 +7143,6 @@ struct epoll_datagram_send {
     endpoint peer;
 };
 
-/// The events of one wait.
-class event_writer {
-public:
-    explicit event_writer(std::span<event> out) noexcept
-        : begin_(out.data()), at_(out.data()), end_(out.data() + out.size()) {}
-
-    std::uint32_t room() const noexcept { return static_cast<std::uint32_t>(end_ - at_); }
-    std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(at_ - begin_); }
-
-    event& put(token who, operation op, event_kind kind) noexcept {
-        NETIO_ASSERT(at_ != end_);
-        *at_ = event{};
-        at_->who = who;
-        at_->op = op;
-        at_->kind = kind;
-        return *at_++;
-    }
-    void fail(token who, operation op, error why, int code) noexcept {
-        event& out = put(who, op, event_kind::failed);
-        out.why = why;
-        out.os_code = code;
-    }
-
-private:
-    event* begin_;
-    event* at_;
-    event* end_;
-};
-
 }  // namespace detail
 
 /// The epoll backend. A connection is registered once and edge-triggered; a readiness nobody waits
@@ -7138,7 +7221,7 @@ public:
             return give_up_open(code);
         }
         refill_spare();
-        wake_state_.store(0);
+        wake_word_.open();
         open_ = true;
         return {};
     }
@@ -7148,12 +7231,7 @@ public:
         if (!open_) {
             return;
         }
-        // A late wake finds "woken" and writes nothing; one that is just writing is waited for, so
-        // it can't write to a descriptor that belongs to somebody else by then.
-        wake_state_.fetch_or(wake_woken);
-        while (wake_state_.load() >= wake_writer) {
-            Sys::yield();
-        }
+        wake_word_.close<Sys>();
         for (std::uint32_t index = 0; index < sizes_.connections; ++index) {
             if ((connections_[index].flags & (attached | connecting)) != 0) {
                 Sys::close(connections_[index].descriptor);
@@ -7361,7 +7439,7 @@ public:
         NETIO_ASSERT(out.size() >= 4);
         waiting_ = true;
         detail::event_writer to(out);
-        take_wake(to);
+        wake_word_.take(to);
         serve_starved(to);
         const bool worked_off = ready_at_ == ready_end_;
         const bool local = run_count_ != 0 || to.count() != 0;
@@ -7377,7 +7455,7 @@ public:
         work_off_run_list(to, nodes, 0);
         waiting_ = false;
         if (foreign_) {
-            announce_sleep();
+            wake_word_.announce_sleep();
         }
         return to.count();
     }
@@ -7386,32 +7464,22 @@ public:
         NETIO_ASSERT(open_);
         return run_count_ != 0 || ready_at_ != ready_end_ ||
                (starved_first_ != 0 && pool_->room(side::input) != 0) ||
-               (wake_state_.load() & wake_woken) != 0;
+               wake_word_.woken();
     }
 
     void wake() noexcept {
-        std::uint32_t seen = wake_state_.load();
-        for (;;) {
-            const bool asleep = (seen & (wake_asleep | wake_woken)) == wake_asleep;
-            const std::uint32_t wanted = (seen | wake_woken) + (asleep ? wake_writer : 0);
-            // Even an unchanged value is written: it orders what was posted before this wake.
-            if (wake_state_.compare_exchange_weak(seen, wanted)) {
-                if (asleep) {
-                    const int kept = errno;  // the caller may be a signal handler
-                    Sys::write_wake(wake_);
-                    errno = kept;
-                    wake_state_.fetch_sub(wake_writer);
-                }
-                return;
-            }
-        }
+        wake_word_.wake([this] {
+            const int kept = errno;  // the caller may be a signal handler
+            Sys::write_wake(wake_);
+            errno = kept;
+        });
     }
 
     socket_handle wait_handle() noexcept {
         NETIO_ASSERT(open_ && !waiting_);
         if (!foreign_) {
             foreign_ = true;
-            announce_sleep();
+            wake_word_.announce_sleep();
         }
         return epoll_;
     }
@@ -7450,11 +7518,6 @@ private:
     static constexpr std::uint32_t id_index = (1u << 30) - 1;
     static constexpr std::uint32_t datagram_kind = 1u << 30;
     static constexpr std::uint32_t send_kind = 2u << 30;
-
-    // The wake word: two bits and, above them, a count of wakers that are just writing.
-    static constexpr std::uint32_t wake_asleep = 1;
-    static constexpr std::uint32_t wake_woken = 2;
-    static constexpr std::uint32_t wake_writer = 4;
 
     static constexpr std::uint32_t accepts_max = 64;
     static constexpr std::uint32_t datagrams_max = 16;
@@ -8133,8 +8196,8 @@ private:
     }
 
     void enter_kernel(detail::event_writer& to, std::uint64_t timeout_ns) noexcept {
-        int timeout_ms = to_milliseconds(timeout_ns);
-        if (timeout_ms != 0 && !announce_sleep()) {
+        int timeout_ms = detail::to_milliseconds(timeout_ns);
+        if (timeout_ms != 0 && !wake_word_.announce_sleep()) {
             timeout_ms = 0;
         }
         const int count = Sys::epoll_wait(epoll_, ready_, static_cast<int>(ready_max_), timeout_ms);
@@ -8142,31 +8205,7 @@ private:
         ready_at_ = 0;
         ready_end_ = count > 0 ? static_cast<std::uint32_t>(count) : 0;
         if (to.count() == 0) {
-            take_wake(to);
-        }
-    }
-
-    /// Rounded up, for a wait that is too short would be repeated without end.
-    static int to_milliseconds(std::uint64_t timeout_ns) noexcept {
-        if (timeout_ns == forever_ns) {
-            return -1;
-        }
-        const std::uint64_t whole = timeout_ns / 1'000'000 + (timeout_ns % 1'000'000 != 0);
-        return whole < INT_MAX ? static_cast<int>(whole) : INT_MAX;
-    }
-
-    /// From here on a wake must be written; false if one came before.
-    bool announce_sleep() noexcept {
-        return (wake_state_.fetch_or(wake_asleep) & wake_woken) == 0;
-    }
-    /// Awake again; gives the event if somebody woke this loop.
-    void take_wake(detail::event_writer& to) noexcept {
-        // The common case costs no locked instruction: nobody woke it and it never slept.
-        if ((wake_state_.load(std::memory_order_relaxed) & (wake_asleep | wake_woken)) == 0) {
-            return;
-        }
-        if ((wake_state_.fetch_and(~(wake_asleep | wake_woken)) & wake_woken) != 0) {
-            to.put({}, operation::wake, event_kind::woken);
+            wake_word_.take(to);
         }
     }
 
@@ -8196,7 +8235,7 @@ private:
     bool waiting_ = false;
     bool skipped_ = false;  // the last wait did without the kernel
     bool foreign_ = false;  // another loop waits on our handle
-    std::atomic<std::uint32_t> wake_state_{0};
+    detail::wake_word wake_word_;
 };
 
 using epoll = basic_epoll<>;

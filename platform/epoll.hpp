@@ -3,10 +3,10 @@
 #define NETIO_EPOLL_HPP
 
 #include "platform/socket_posix.hpp"
+#include "platform/waiting.hpp"
 
 #if NETIO_HAS_EPOLL
 
-#include <atomic>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/epoll.h>
@@ -197,35 +197,6 @@ struct epoll_datagram_send {
     endpoint peer;
 };
 
-/// The events of one wait.
-class event_writer {
-public:
-    explicit event_writer(std::span<event> out) noexcept
-        : begin_(out.data()), at_(out.data()), end_(out.data() + out.size()) {}
-
-    std::uint32_t room() const noexcept { return static_cast<std::uint32_t>(end_ - at_); }
-    std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(at_ - begin_); }
-
-    event& put(token who, operation op, event_kind kind) noexcept {
-        NETIO_ASSERT(at_ != end_);
-        *at_ = event{};
-        at_->who = who;
-        at_->op = op;
-        at_->kind = kind;
-        return *at_++;
-    }
-    void fail(token who, operation op, error why, int code) noexcept {
-        event& out = put(who, op, event_kind::failed);
-        out.why = why;
-        out.os_code = code;
-    }
-
-private:
-    event* begin_;
-    event* at_;
-    event* end_;
-};
-
 }  // namespace detail
 
 /// The epoll backend. A connection is registered once and edge-triggered; a readiness nobody waits
@@ -304,7 +275,7 @@ public:
             return give_up_open(code);
         }
         refill_spare();
-        wake_state_.store(0);
+        wake_word_.open();
         open_ = true;
         return {};
     }
@@ -314,12 +285,7 @@ public:
         if (!open_) {
             return;
         }
-        // A late wake finds "woken" and writes nothing; one that is just writing is waited for, so
-        // it can't write to a descriptor that belongs to somebody else by then.
-        wake_state_.fetch_or(wake_woken);
-        while (wake_state_.load() >= wake_writer) {
-            Sys::yield();
-        }
+        wake_word_.close<Sys>();
         for (std::uint32_t index = 0; index < sizes_.connections; ++index) {
             if ((connections_[index].flags & (attached | connecting)) != 0) {
                 Sys::close(connections_[index].descriptor);
@@ -527,7 +493,7 @@ public:
         NETIO_ASSERT(out.size() >= 4);
         waiting_ = true;
         detail::event_writer to(out);
-        take_wake(to);
+        wake_word_.take(to);
         serve_starved(to);
         const bool worked_off = ready_at_ == ready_end_;
         const bool local = run_count_ != 0 || to.count() != 0;
@@ -543,7 +509,7 @@ public:
         work_off_run_list(to, nodes, 0);
         waiting_ = false;
         if (foreign_) {
-            announce_sleep();
+            wake_word_.announce_sleep();
         }
         return to.count();
     }
@@ -552,32 +518,22 @@ public:
         NETIO_ASSERT(open_);
         return run_count_ != 0 || ready_at_ != ready_end_ ||
                (starved_first_ != 0 && pool_->room(side::input) != 0) ||
-               (wake_state_.load() & wake_woken) != 0;
+               wake_word_.woken();
     }
 
     void wake() noexcept {
-        std::uint32_t seen = wake_state_.load();
-        for (;;) {
-            const bool asleep = (seen & (wake_asleep | wake_woken)) == wake_asleep;
-            const std::uint32_t wanted = (seen | wake_woken) + (asleep ? wake_writer : 0);
-            // Even an unchanged value is written: it orders what was posted before this wake.
-            if (wake_state_.compare_exchange_weak(seen, wanted)) {
-                if (asleep) {
-                    const int kept = errno;  // the caller may be a signal handler
-                    Sys::write_wake(wake_);
-                    errno = kept;
-                    wake_state_.fetch_sub(wake_writer);
-                }
-                return;
-            }
-        }
+        wake_word_.wake([this] {
+            const int kept = errno;  // the caller may be a signal handler
+            Sys::write_wake(wake_);
+            errno = kept;
+        });
     }
 
     socket_handle wait_handle() noexcept {
         NETIO_ASSERT(open_ && !waiting_);
         if (!foreign_) {
             foreign_ = true;
-            announce_sleep();
+            wake_word_.announce_sleep();
         }
         return epoll_;
     }
@@ -616,11 +572,6 @@ private:
     static constexpr std::uint32_t id_index = (1u << 30) - 1;
     static constexpr std::uint32_t datagram_kind = 1u << 30;
     static constexpr std::uint32_t send_kind = 2u << 30;
-
-    // The wake word: two bits and, above them, a count of wakers that are just writing.
-    static constexpr std::uint32_t wake_asleep = 1;
-    static constexpr std::uint32_t wake_woken = 2;
-    static constexpr std::uint32_t wake_writer = 4;
 
     static constexpr std::uint32_t accepts_max = 64;
     static constexpr std::uint32_t datagrams_max = 16;
@@ -1299,8 +1250,8 @@ private:
     }
 
     void enter_kernel(detail::event_writer& to, std::uint64_t timeout_ns) noexcept {
-        int timeout_ms = to_milliseconds(timeout_ns);
-        if (timeout_ms != 0 && !announce_sleep()) {
+        int timeout_ms = detail::to_milliseconds(timeout_ns);
+        if (timeout_ms != 0 && !wake_word_.announce_sleep()) {
             timeout_ms = 0;
         }
         const int count = Sys::epoll_wait(epoll_, ready_, static_cast<int>(ready_max_), timeout_ms);
@@ -1308,31 +1259,7 @@ private:
         ready_at_ = 0;
         ready_end_ = count > 0 ? static_cast<std::uint32_t>(count) : 0;
         if (to.count() == 0) {
-            take_wake(to);
-        }
-    }
-
-    /// Rounded up, for a wait that is too short would be repeated without end.
-    static int to_milliseconds(std::uint64_t timeout_ns) noexcept {
-        if (timeout_ns == forever_ns) {
-            return -1;
-        }
-        const std::uint64_t whole = timeout_ns / 1'000'000 + (timeout_ns % 1'000'000 != 0);
-        return whole < INT_MAX ? static_cast<int>(whole) : INT_MAX;
-    }
-
-    /// From here on a wake must be written; false if one came before.
-    bool announce_sleep() noexcept {
-        return (wake_state_.fetch_or(wake_asleep) & wake_woken) == 0;
-    }
-    /// Awake again; gives the event if somebody woke this loop.
-    void take_wake(detail::event_writer& to) noexcept {
-        // The common case costs no locked instruction: nobody woke it and it never slept.
-        if ((wake_state_.load(std::memory_order_relaxed) & (wake_asleep | wake_woken)) == 0) {
-            return;
-        }
-        if ((wake_state_.fetch_and(~(wake_asleep | wake_woken)) & wake_woken) != 0) {
-            to.put({}, operation::wake, event_kind::woken);
+            wake_word_.take(to);
         }
     }
 
@@ -1362,7 +1289,7 @@ private:
     bool waiting_ = false;
     bool skipped_ = false;  // the last wait did without the kernel
     bool foreign_ = false;  // another loop waits on our handle
-    std::atomic<std::uint32_t> wake_state_{0};
+    detail::wake_word wake_word_;
 };
 
 using epoll = basic_epoll<>;

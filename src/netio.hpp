@@ -22,6 +22,7 @@
 #include "src/connection.hpp"
 #include "src/datagram.hpp"
 #include "platform/socket_posix.hpp"
+#include "platform/waiting.hpp"
 #include "platform/epoll.hpp"
 #include "src/events.hpp"
 #include "src/hooks.hpp"

@@ -1,0 +1,116 @@
+// floor 5 · waiting.hpp · what the wait of each backend needs: its events, its sleep, its wake
+#ifndef NETIO_WAITING_HPP
+#define NETIO_WAITING_HPP
+
+#include "platform/contract.hpp"
+
+#include <atomic>
+#include <climits>
+
+NETIO_BEGIN
+
+namespace detail {
+
+/// The events of one wait.
+class event_writer {
+public:
+    explicit event_writer(std::span<event> out) noexcept
+        : begin_(out.data()), at_(out.data()), end_(out.data() + out.size()) {}
+
+    std::uint32_t room() const noexcept { return static_cast<std::uint32_t>(end_ - at_); }
+    std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(at_ - begin_); }
+
+    event& put(token who, operation op, event_kind kind) noexcept {
+        NETIO_ASSERT(at_ != end_);
+        *at_ = event{};
+        at_->who = who;
+        at_->op = op;
+        at_->kind = kind;
+        return *at_++;
+    }
+    void fail(token who, operation op, error why, int code) noexcept {
+        event& out = put(who, op, event_kind::failed);
+        out.why = why;
+        out.os_code = code;
+    }
+
+private:
+    event* begin_;
+    event* at_;
+    event* end_;
+};
+
+/// Whether a wake has to enter the kernel: only if the loop has announced a sleep and nobody woke
+/// it since. The word holds two bits and, above them, a count of wakers that are just writing.
+class wake_word {
+public:
+    void open() noexcept { word_.store(0); }
+
+    /// A late wake finds "woken" and writes nothing; one that is just writing is waited for, so it
+    /// can't write to a descriptor that belongs to somebody else by then.
+    template <class Sys>
+    void close() noexcept {
+        word_.fetch_or(woken_bit);
+        while (word_.load() >= writer) {
+            Sys::yield();
+        }
+    }
+
+    /// From any thread or signal handler. `write` enters the kernel, at most once a sleep.
+    template <class Write>
+    void wake(const Write& write) noexcept {
+        std::uint32_t seen = word_.load();
+        for (;;) {
+            const bool asleep = (seen & (asleep_bit | woken_bit)) == asleep_bit;
+            const std::uint32_t wanted = (seen | woken_bit) + (asleep ? writer : 0);
+            // Even an unchanged value is written: it orders what was posted before this wake.
+            if (word_.compare_exchange_weak(seen, wanted)) {
+                if (asleep) {
+                    write();
+                    word_.fetch_sub(writer);
+                }
+                return;
+            }
+        }
+    }
+
+    /// From here on a wake must be written; false if one came before.
+    bool announce_sleep() noexcept { return (word_.fetch_or(asleep_bit) & woken_bit) == 0; }
+
+    /// Awake again; gives the event if somebody woke this loop.
+    void take(event_writer& to) noexcept {
+        // The common case costs no locked instruction: nobody woke it and it never slept.
+        if ((word_.load(std::memory_order_relaxed) & (asleep_bit | woken_bit)) == 0) {
+            return;
+        }
+        if ((word_.fetch_and(~(asleep_bit | woken_bit)) & woken_bit) != 0) {
+            to.put({}, operation::wake, event_kind::woken);
+        }
+    }
+
+    /// Somebody woke this loop, and the event is still to be given.
+    bool woken() const noexcept { return (word_.load() & woken_bit) != 0; }
+
+private:
+    static constexpr std::uint32_t asleep_bit = 1;
+    static constexpr std::uint32_t woken_bit = 2;
+    static constexpr std::uint32_t writer = 4;
+
+    std::atomic<std::uint32_t> word_{0};
+};
+
+/// A time-out for kernels that count in milliseconds. Rounded up, for a wait that is too short
+/// would be repeated without end.
+inline int to_milliseconds(std::uint64_t timeout_ns) noexcept {
+    if (timeout_ns == forever_ns) {
+        return -1;
+    }
+    const std::uint64_t whole = timeout_ns / 1'000'000 + (timeout_ns % 1'000'000 != 0);
+    return whole < INT_MAX ? static_cast<int>(whole) : INT_MAX;
+}
+
+}  // namespace detail
+
+NETIO_END
+
+#endif
