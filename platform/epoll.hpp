@@ -205,7 +205,7 @@ struct epoll_datagram_send {
 ///
 /// See `backend` for what each function promises. `Sys` makes the system calls.
 template <class Sys = linux_sys>
-class basic_epoll {
+class basic_epoll : public detail::posix_sockets<Sys> {
     using connection = detail::epoll_connection;
     using listener = detail::epoll_listener;
     using datagram_socket = detail::epoll_datagram_socket;
@@ -233,27 +233,6 @@ public:
     static constexpr std::size_t bytes_needed(const backend_limits& sizes) noexcept {
         return layout::of(sizes).end;
     }
-    static const char* os_name(int code) noexcept { return detail::errno_name(code); }
-    static os_handle listen(const stream_address& address,
-                            const listen_options& options) noexcept {
-        return detail::listen_stream<Sys>(address, options);
-    }
-    static os_handle open_datagram(const endpoint& address,
-                                   const datagram_options& options) noexcept {
-        return detail::open_bound_datagram<Sys>(address, options);
-    }
-    static result<endpoint> local_of(socket_handle handle) noexcept {
-        return detail::local_endpoint<Sys>(handle);
-    }
-    static void close_handle(socket_handle handle, bool abort) noexcept {
-        NETIO_ASSERT(handle >= 0);
-        close_descriptor(static_cast<int>(handle), abort);
-    }
-    static std::uint64_t reserve_descriptors(std::uint64_t count) noexcept {
-        return detail::raise_descriptor_limit<Sys>(count);
-    }
-    std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
-
     os_status open(mutable_bytes memory, const backend_limits& sizes, buffer_pool& pool) noexcept {
         NETIO_ASSERT(!open_);
         NETIO_ASSERT(memory.size() >= bytes_needed(sizes));
@@ -274,7 +253,7 @@ public:
             Sys::close(wake_);
             return give_up_open(code);
         }
-        refill_spare();
+        spare_.refill();
         wake_word_.open();
         open_ = true;
         return {};
@@ -291,10 +270,7 @@ public:
                 Sys::close(connections_[index].descriptor);
             }
         }
-        if (spare_ != 0) {
-            Sys::close(spare_ - 1);
-            spare_ = 0;
-        }
+        spare_.close();
         Sys::close(wake_);
         Sys::close(epoll_);
         open_ = false;
@@ -309,7 +285,7 @@ public:
                     who.with(operation::accept))) {
             return detail::status_of(errno);
         }
-        refill_spare();
+        spare_.refill();
         at.descriptor = static_cast<int>(handle);
         at.generation = who.generation();
         at.flags = attached;
@@ -374,8 +350,8 @@ public:
             at.receive_count = credit;
         } else {
             at.flags |= into_memory;
-            at.into = address_of(into.data());
-            at.receive_count = clipped(into.size());
+            at.into = detail::address_of(into.data());
+            at.receive_count = detail::clipped(into.size());
         }
         if ((at.flags & readable) != 0) {
             link(who.index() + 1);
@@ -402,8 +378,9 @@ public:
         NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
         NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
         at.flags |= sending;
-        const ssize_t sent = slices.size() == 1 ? send_one(at.descriptor, slices[0])
-                                                : send_many(at.descriptor, slices);
+        const ssize_t sent = slices.size() == 1
+                                 ? detail::send_one<Sys>(at.descriptor, slices[0])
+                                 : detail::send_many<Sys>(at.descriptor, slices);
         if (sent < 0 && errno == EAGAIN) {
             wait_for_room(at, who, slices[0]);
             return;
@@ -427,7 +404,7 @@ public:
         if ((at.flags & starved) != 0) {
             unlink_starved(who.index() + 1);
         }
-        close_descriptor(at.descriptor, abort);
+        detail::close_socket<Sys>(at.descriptor, abort);
         at.descriptor = 0;
         at.flags = (at.flags & in_run_list) | closing;
         link(who.index() + 1);
@@ -476,8 +453,8 @@ public:
         at.descriptor = static_cast<int>(handle);
         at.generation = who.generation();
         at.flags = attached;
-        at.from = address_of(payload.data());
-        at.count = clipped(payload.size());
+        at.from = detail::address_of(payload.data());
+        at.count = detail::clipped(payload.size());
         at.peer = peer;
         if (!try_send_to(at, index)) {
             if (watch_for_room(at.descriptor)) {
@@ -622,35 +599,11 @@ private:
         skipped_ = foreign_ = false;
     }
 
-    static void close_descriptor(int descriptor, bool abort) noexcept {
-        if (abort) {
-            // Without a shutdown before, so the reset leaves no TIME_WAIT on this side.
-            const linger at_once{1, 0};
-            Sys::setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-        }
-        Sys::close(descriptor);
-    }
-
     os_status give_up_open(int code) noexcept {
         Sys::close(epoll_);
         return detail::status_of(code);
     }
 
-    void refill_spare() noexcept {
-        if (spare_ == 0) {
-            spare_ = Sys::open_spare() + 1;  // 0 where there is none
-        }
-    }
-
-    static std::uint64_t address_of(const void* at) noexcept {
-        return reinterpret_cast<std::uintptr_t>(at);
-    }
-    static std::byte* pointer_of(std::uint64_t address) noexcept {
-        return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
-    }
-    static std::uint32_t clipped(std::size_t count) noexcept {
-        return count < INT_MAX ? static_cast<std::uint32_t>(count) : INT_MAX;
-    }
     static token plain(token who) noexcept { return token::of(who.index(), who.generation()); }
 
     static std::uint32_t checked(token who, std::uint32_t count) noexcept {
@@ -789,11 +742,7 @@ private:
 
     /// Any event ends the wait for a connection: a refused one may report HUP and IN only.
     void finish_connect(connection& at, token who, detail::event_writer& to) noexcept {
-        int code = 0;
-        socklen_t size = sizeof(code);
-        if (Sys::getsockopt(at.descriptor, SOL_SOCKET, SO_ERROR, &code, &size) != 0) {
-            code = errno;
-        }
+        const int code = detail::connect_code<Sys>(at.descriptor);
         if (code != 0) {
             at.flags = (at.flags & ~connecting) | attached | receive_over | send_over;
             to.fail(who, operation::connect, detail::error_of(code), code);
@@ -814,7 +763,7 @@ private:
             return;
         }
         if ((at.flags & into_memory) != 0) {
-            receive(at, index, pointer_of(at.into), at.receive_count, none_index, to);
+            receive(at, index, detail::pointer_of(at.into), at.receive_count, none_index, to);
             return;
         }
         const std::uint32_t buffer =
@@ -832,10 +781,7 @@ private:
     void receive(connection& at, std::uint32_t index, std::byte* into, std::uint32_t count,
                  std::uint32_t buffer, detail::event_writer& to) noexcept {
         const token who = token::of(index, at.generation);
-        ssize_t got = 0;
-        do {
-            got = Sys::receive(at.descriptor, into, count);
-        } while (got < 0 && errno == EINTR);
+        const ssize_t got = detail::receive_bytes<Sys>(at.descriptor, into, count);
         if (got > 0) {
             const auto byte_count = static_cast<std::uint32_t>(got);
             if (byte_count < count && (at.flags & undrained) == 0) {
@@ -865,37 +811,11 @@ private:
         }
     }
 
-    static ssize_t send_one(int descriptor, bytes what) noexcept {
-        NETIO_ASSERT(!what.empty());
-        ssize_t sent = 0;
-        do {
-            sent = Sys::send(descriptor, what.data(), clipped(what.size()));
-        } while (sent < 0 && errno == EINTR);
-        return sent;
-    }
-
-    static ssize_t send_many(int descriptor, std::span<const bytes> slices) noexcept {
-        iovec pieces[slices_max];
-        for (std::size_t index = 0; index < slices.size(); ++index) {
-            NETIO_ASSERT(!slices[index].empty());
-            pieces[index].iov_base = const_cast<std::byte*>(slices[index].data());
-            pieces[index].iov_len = slices[index].size();
-        }
-        msghdr what{};
-        what.msg_iov = pieces;
-        what.msg_iovlen = static_cast<decltype(what.msg_iovlen)>(slices.size());
-        ssize_t sent = 0;
-        do {
-            sent = Sys::send_message(descriptor, &what);
-        } while (sent < 0 && errno == EINTR);
-        return sent;
-    }
-
     /// The socket's buffer is full: the first slice waits for the edge, the rest is the caller's.
     NETIO_COLD void wait_for_room(connection& at, token who, bytes first) noexcept {
         at.flags |= send_waits;
-        at.send_from = address_of(first.data());
-        at.send_count = clipped(first.size());
+        at.send_from = detail::address_of(first.data());
+        at.send_count = detail::clipped(first.size());
         if ((at.flags & writable_interest) == 0) {
             // A change reports a writability that is there already, so none is lost in between.
             if (!change(EPOLL_CTL_MOD, at.descriptor, watched | EPOLLOUT, plain(who))) {
@@ -907,7 +827,8 @@ private:
     }
 
     void resume_send(connection& at, std::uint32_t index) noexcept {
-        const ssize_t sent = send_one(at.descriptor, {pointer_of(at.send_from), at.send_count});
+        const ssize_t sent = detail::send_one<Sys>(
+            at.descriptor, {detail::pointer_of(at.send_from), at.send_count});
         if (sent >= 0 || errno != EAGAIN) {
             keep_sent(at, index, sent);
         }
@@ -1011,7 +932,7 @@ private:
             } else if (errno == EAGAIN) {
                 at.batch.ran_dry(found, accepts_max);
                 return;
-            } else if (!of_one_client(errno)) {
+            } else if (!detail::of_one_client(errno)) {
                 fail_accept(at, plainly, errno, to);
                 return;
             }
@@ -1019,43 +940,11 @@ private:
         at.batch.came_full(kernel_waits_, found);
     }
 
-    /// Errors that accept hands on from a connection that died in the queue (accept(2)).
-    static bool of_one_client(int code) noexcept {
-        switch (code) {
-        case EINTR:
-        case ECONNABORTED:
-        case EPROTO:
-        case EPERM:
-        case ENETDOWN:
-        case ENOPROTOOPT:
-        case EHOSTDOWN:
-        case ENONET:
-        case EHOSTUNREACH:
-        case EOPNOTSUPP:
-        case ENETUNREACH:
-        case ETIMEDOUT:
-        case ECONNRESET: return true;
-        default: return false;
-        }
-    }
-
     NETIO_COLD void fail_accept(listener& at, token who, int code,
                                 detail::event_writer& to) noexcept {
-        const bool exhausted =
-            code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
-        if (exhausted && spare_ != 0) {
-            // The client learns at once that nobody serves it, instead of waiting in the queue.
-            Sys::close(spare_ - 1);
-            spare_ = 0;
-            const int accepted = Sys::accept(at.descriptor, nullptr, nullptr);
-            if (accepted >= 0) {
-                Sys::close(accepted);
-            }
-            refill_spare();
-        }
+        const os_status told = spare_.accept_failed(at.descriptor, code);
         forget(at);
-        to.fail(who, operation::accept,
-                exhausted ? error::descriptors_empty : detail::error_of(code), code);
+        to.fail(who, operation::accept, told.why, told.os_code);
     }
 
     // ---- datagrams
@@ -1111,28 +1000,22 @@ private:
         at.batch.came_full(kernel_waits_, to.count() - before);
     }
 
-    /// False if there was none. Errors are those of earlier sends and concern nobody any more.
+    /// False if there was none.
     bool receive_datagram(datagram_socket& at, std::uint32_t index, std::uint32_t buffer,
                           detail::event_writer& to) noexcept {
-        detail::socket_address peer;
-        iovec piece{pool_->data(buffer), pool_->buffer_bytes()};
-        msghdr what{};
-        what.msg_name = &peer;
-        what.msg_namelen = sizeof(peer);
-        what.msg_iov = &piece;
-        what.msg_iovlen = 1;
-        const ssize_t got = Sys::receive_message(at.descriptor, &what);
-        if (got < 0) {
+        event got;
+        if (detail::receive_message<Sys>(at.descriptor, pool_->data(buffer),
+                                         pool_->buffer_bytes(), got) < 0) {
             const int code = errno;
             pool_->give(buffer, side::input, 0);
             return code != EAGAIN;
         }
         event& out = to.put(token::of(index, at.generation), operation::receive_from,
                             event_kind::received);
-        out.byte_count = static_cast<std::uint32_t>(got);
+        out.byte_count = got.byte_count;
         out.buffer_index = buffer;
-        out.truncated = (what.msg_flags & MSG_TRUNC) != 0;
-        out.peer = detail::to_endpoint(peer, what.msg_namelen);
+        out.truncated = got.truncated;
+        out.peer = got.peer;
         return true;
     }
 
@@ -1146,17 +1029,8 @@ private:
 
     /// False if the socket has no room; else the result is kept for the next wait.
     bool try_send_to(datagram_send& at, std::uint32_t index) noexcept {
-        detail::socket_address peer;
-        const socklen_t size = detail::to_socket_address(at.peer, peer);
-        ssize_t sent = -1;
-        errno = EDESTADDRREQ;
-        // An error of an earlier datagram is fetched by the first call; the second one sends.
-        for (int tried = 0; size != 0 && sent < 0 && tried < 3; ++tried) {
-            sent = Sys::send_to(at.descriptor, pointer_of(at.from), at.count, &peer.any, size);
-            if (sent < 0 && errno != EINTR && errno != ECONNREFUSED) {
-                break;
-            }
-        }
+        const ssize_t sent = detail::send_datagram<Sys>(
+            at.descriptor, {detail::pointer_of(at.from), at.count}, at.peer);
         if (sent < 0 && errno == EAGAIN) {
             return false;
         }
@@ -1284,11 +1158,11 @@ private:
     std::uint32_t waiting_last_ = 0;
     int epoll_ = 0;
     int wake_ = 0;
-    int spare_ = 0;  // plus one; given up for an accept when descriptors have run out
     bool open_ = false;
     bool waiting_ = false;
     bool skipped_ = false;  // the last wait did without the kernel
     bool foreign_ = false;  // another loop waits on our handle
+    detail::spare_descriptor<Sys> spare_;
     detail::wake_word wake_word_;
 };
 

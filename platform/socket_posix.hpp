@@ -415,6 +415,193 @@ std::uint64_t raise_descriptor_limit(std::uint64_t count) noexcept {
     return Sys::set_descriptor_limit(wanted) == 0 ? wanted.rlim_cur : bound.rlim_cur;
 }
 
+// ---- what a backend does with a socket; after EINTR each call is made again
+
+inline std::uint32_t clipped(std::size_t count) noexcept {
+    return count < INT_MAX ? static_cast<std::uint32_t>(count) : INT_MAX;
+}
+inline std::uint64_t address_of(const void* at) noexcept {
+    return reinterpret_cast<std::uintptr_t>(at);
+}
+inline std::byte* pointer_of(std::uint64_t address) noexcept {
+    return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+}
+
+template <class Sys>
+ssize_t receive_bytes(int from, std::byte* into, std::size_t count) noexcept {
+    ssize_t got = 0;
+    do {
+        got = Sys::receive(from, into, count);
+    } while (got < 0 && errno == EINTR);
+    return got;
+}
+
+template <class Sys>
+ssize_t send_one(int to, bytes what) noexcept {
+    NETIO_ASSERT(!what.empty());
+    ssize_t sent = 0;
+    do {
+        sent = Sys::send(to, what.data(), clipped(what.size()));
+    } while (sent < 0 && errno == EINTR);
+    return sent;
+}
+
+template <class Sys>
+ssize_t send_many(int to, std::span<const bytes> slices) noexcept {
+    NETIO_ASSERT(slices.size() <= slices_max);
+    iovec pieces[slices_max];
+    for (std::size_t index = 0; index < slices.size(); ++index) {
+        NETIO_ASSERT(!slices[index].empty());
+        pieces[index].iov_base = const_cast<std::byte*>(slices[index].data());
+        pieces[index].iov_len = slices[index].size();
+    }
+    msghdr what{};
+    what.msg_iov = pieces;
+    what.msg_iovlen = static_cast<decltype(what.msg_iovlen)>(slices.size());
+    ssize_t sent = 0;
+    do {
+        sent = Sys::send_message(to, &what);
+    } while (sent < 0 && errno == EINTR);
+    return sent;
+}
+
+/// How a connect ended: 0, or its errno.
+template <class Sys>
+int connect_code(int descriptor) noexcept {
+    int code = 0;
+    socklen_t size = sizeof(code);
+    return Sys::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &code, &size) == 0 ? code : errno;
+}
+
+template <class Sys>
+void close_socket(int descriptor, bool abort) noexcept {
+    if (abort) {
+        // Without a shutdown before, so the reset leaves no TIME_WAIT on this side.
+        const linger at_once{1, 0};
+        Sys::setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    }
+    Sys::close(descriptor);
+}
+
+/// Errors that accept hands on from a connection that died in the queue (accept(2) of Linux).
+inline bool of_one_client(int code) noexcept {
+    switch (code) {
+    case EINTR:
+    case ECONNABORTED:
+    case EPROTO:
+    case EPERM:
+    case ENETDOWN:
+    case ENOPROTOOPT:
+    case EHOSTDOWN:
+#ifdef ENONET
+    case ENONET:
+#endif
+    case EHOSTUNREACH:
+    case EOPNOTSUPP:
+    case ENETUNREACH:
+    case ETIMEDOUT:
+    case ECONNRESET: return true;
+    default: return false;
+    }
+}
+
+/// A descriptor that is given up when there is no other, so that the client who waits in the queue
+/// learns at once that nobody serves it.
+template <class Sys>
+class spare_descriptor {
+public:
+    void refill() noexcept {
+        if (spare_ == 0) {
+            spare_ = Sys::open_spare() + 1;  // 0 where there is none
+        }
+    }
+    void close() noexcept {
+        if (spare_ != 0) {
+            Sys::close(spare_ - 1);
+            spare_ = 0;
+        }
+    }
+    /// An accept failed with `code`, which is of no single client: what to tell of it.
+    NETIO_COLD os_status accept_failed(int listener, int code) noexcept {
+        const bool exhausted =
+            code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
+        if (exhausted && spare_ != 0) {
+            close();
+            const int accepted = Sys::accept(listener, nullptr, nullptr);
+            if (accepted >= 0) {
+                Sys::close(accepted);
+            }
+            refill();
+        }
+        return {exhausted ? error::descriptors_empty : error_of(code), code};
+    }
+
+private:
+    int spare_ = 0;  // plus one
+};
+
+/// One datagram, told in `out`; below 0 if there was none. Errors but EAGAIN are those of earlier
+/// sends and concern nobody any more.
+template <class Sys>
+ssize_t receive_message(int from, std::byte* into, std::uint32_t count, event& out) noexcept {
+    socket_address peer;
+    iovec piece{into, count};
+    msghdr what{};
+    what.msg_name = &peer;
+    what.msg_namelen = sizeof(peer);
+    what.msg_iov = &piece;
+    what.msg_iovlen = 1;
+    const ssize_t got = Sys::receive_message(from, &what);
+    if (got >= 0) {
+        out.byte_count = static_cast<std::uint32_t>(got);
+        out.truncated = (what.msg_flags & MSG_TRUNC) != 0;
+        out.peer = to_endpoint(peer, what.msg_namelen);
+    }
+    return got;
+}
+
+template <class Sys>
+ssize_t send_datagram(int from, bytes payload, const endpoint& to) noexcept {
+    socket_address peer;
+    const socklen_t size = to_socket_address(to, peer);
+    ssize_t sent = -1;
+    errno = EDESTADDRREQ;
+    // An error of an earlier datagram is fetched by the first call; the second one sends.
+    for (int tried = 0; size != 0 && sent < 0 && tried < 3; ++tried) {
+        sent = Sys::send_to(from, payload.data(), payload.size(), &peer.any, size);
+        if (sent < 0 && errno != EINTR && errno != ECONNREFUSED) {
+            break;
+        }
+    }
+    return sent;
+}
+
+/// The calls of a backend over POSIX sockets that need no open one.
+template <class Sys>
+class posix_sockets {
+public:
+    static const char* os_name(int code) noexcept { return errno_name(code); }
+    static os_handle listen(const stream_address& address,
+                            const listen_options& options) noexcept {
+        return listen_stream<Sys>(address, options);
+    }
+    static os_handle open_datagram(const endpoint& address,
+                                   const datagram_options& options) noexcept {
+        return open_bound_datagram<Sys>(address, options);
+    }
+    static result<endpoint> local_of(socket_handle handle) noexcept {
+        return local_endpoint<Sys>(handle);
+    }
+    static void close_handle(socket_handle handle, bool abort) noexcept {
+        NETIO_ASSERT(handle >= 0);
+        close_socket<Sys>(static_cast<int>(handle), abort);
+    }
+    static std::uint64_t reserve_descriptors(std::uint64_t count) noexcept {
+        return raise_descriptor_limit<Sys>(count);
+    }
+    std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
+};
+
 }  // namespace detail
 
 NETIO_END
