@@ -7,69 +7,14 @@
 
 #if NETIO_HAS_EPOLL
 
-#include <fcntl.h>
-#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <time.h>
-#include <unistd.h>
 
 NETIO_BEGIN
 
-/// The system calls of the epoll backend, one function each: what the system returned, the reason
-/// in errno. Tests put their own in place of it to count calls and to let the n-th one fail.
-struct linux_sys {
-    static constexpr bool abstract_names = true;
-    static constexpr int quick_ack_option = TCP_QUICKACK;
-    static constexpr int user_timeout_option = TCP_USER_TIMEOUT;
-    static constexpr int keepalive_idle_option = TCP_KEEPIDLE;
-    static constexpr int defer_accept_option = TCP_DEFER_ACCEPT;
-    static constexpr int fast_open_option = TCP_FASTOPEN;
-    static constexpr int bind_device_option = SO_BINDTODEVICE;
-
-    // Flags at creation, SIGPIPE and accept are what POSIX systems differ in.
-    static int open_socket(int family, int type) noexcept {
-        return ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    }
-    static int accept(int from, sockaddr* peer, socklen_t* size) noexcept {
-        return ::accept4(from, peer, size, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    }
-    static ssize_t send(int to, const void* from, std::size_t count) noexcept {
-        return ::send(to, from, count, MSG_NOSIGNAL);
-    }
-    static ssize_t send_message(int to, const msghdr* what) noexcept {
-        return ::sendmsg(to, what, MSG_NOSIGNAL);
-    }
-    static ssize_t send_to(int to, const void* from, std::size_t count, const sockaddr* peer,
-                           socklen_t size) noexcept {
-        return ::sendto(to, from, count, MSG_NOSIGNAL, peer, size);
-    }
-
-    static int bind(int what, const sockaddr* where, socklen_t size) noexcept {
-        return ::bind(what, where, size);
-    }
-    static int listen(int what, int backlog) noexcept { return ::listen(what, backlog); }
-    static int connect(int what, const sockaddr* where, socklen_t size) noexcept {
-        return ::connect(what, where, size);
-    }
-    static int setsockopt(int of, int level, int option, const void* value,
-                          socklen_t size) noexcept {
-        return ::setsockopt(of, level, option, value, size);
-    }
-    static int getsockopt(int of, int level, int option, void* value, socklen_t* size) noexcept {
-        return ::getsockopt(of, level, option, value, size);
-    }
-    static int getsockname(int of, sockaddr* where, socklen_t* size) noexcept {
-        return ::getsockname(of, where, size);
-    }
-    static ssize_t receive(int from, void* into, std::size_t count) noexcept {
-        return ::recv(from, into, count, 0);
-    }
-    static ssize_t receive_message(int from, msghdr* what) noexcept {
-        return ::recvmsg(from, what, 0);
-    }
-    static int shutdown_sending(int of) noexcept { return ::shutdown(of, SHUT_WR); }
-    static int close(int what) noexcept { return ::close(what); }
+/// The system calls of the epoll backend. Tests put their own in place of it to count calls and to
+/// let the n-th one fail.
+struct linux_sys : posix_sys {
     static int epoll_create() noexcept { return ::epoll_create1(EPOLL_CLOEXEC); }
     static int epoll_ctl(int in, int change, int what, epoll_event* wanted) noexcept {
         return ::epoll_ctl(in, change, what, wanted);
@@ -81,20 +26,6 @@ struct linux_sys {
     static ssize_t write_wake(int to) noexcept {
         const std::uint64_t one = 1;
         return ::write(to, &one, sizeof(one));
-    }
-    static int open_spare() noexcept { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
-    static int get_descriptor_limit(rlimit& out) noexcept {
-        return ::getrlimit(RLIMIT_NOFILE, &out);
-    }
-    static int set_descriptor_limit(const rlimit& wanted) noexcept {
-        return ::setrlimit(RLIMIT_NOFILE, &wanted);
-    }
-    static void yield() noexcept { ::sched_yield(); }
-    static std::uint64_t now_ns() noexcept {
-        timespec now{};
-        ::clock_gettime(CLOCK_MONOTONIC, &now);
-        return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
-               static_cast<std::uint64_t>(now.tv_nsec);
     }
 };
 

@@ -9,14 +9,187 @@
 #include <cerrno>
 #include <climits>
 #include <cstddef>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
 
 NETIO_BEGIN
+
+namespace detail {
+
+/// Options of sockets that not every system has: -1 where it has none.
+struct posix_options {
+#ifdef TCP_QUICKACK
+    static constexpr int quick_ack_option = TCP_QUICKACK;
+#else
+    static constexpr int quick_ack_option = -1;
+#endif
+#ifdef TCP_USER_TIMEOUT
+    static constexpr int user_timeout_option = TCP_USER_TIMEOUT;
+#else
+    static constexpr int user_timeout_option = -1;
+#endif
+#if defined(TCP_KEEPIDLE)
+    static constexpr int keepalive_idle_option = TCP_KEEPIDLE;
+#elif defined(__APPLE__)
+    static constexpr int keepalive_idle_option = TCP_KEEPALIVE;
+#else
+    static constexpr int keepalive_idle_option = -1;
+#endif
+#ifdef TCP_KEEPINTVL
+    static constexpr int keepalive_interval_option = TCP_KEEPINTVL;
+#else
+    static constexpr int keepalive_interval_option = -1;
+#endif
+#ifdef TCP_KEEPCNT
+    static constexpr int keepalive_probes_option = TCP_KEEPCNT;
+#else
+    static constexpr int keepalive_probes_option = -1;
+#endif
+#ifdef TCP_DEFER_ACCEPT
+    static constexpr int defer_accept_option = TCP_DEFER_ACCEPT;
+#else
+    static constexpr int defer_accept_option = -1;
+#endif
+    // macOS has the name for sockets that listen already, and for 1 alone.
+#if defined(TCP_FASTOPEN) && !defined(__APPLE__)
+    static constexpr int fast_open_option = TCP_FASTOPEN;
+#else
+    static constexpr int fast_open_option = -1;
+#endif
+#ifdef SO_BINDTODEVICE
+    static constexpr int bind_device_option = SO_BINDTODEVICE;
+#else
+    static constexpr int bind_device_option = -1;
+#endif
+    // FreeBSD shares connections out under a name of its own; elsewhere the plain one does.
+#ifdef SO_REUSEPORT_LB
+    static constexpr int reuse_port_option = SO_REUSEPORT_LB;
+#else
+    static constexpr int reuse_port_option = SO_REUSEPORT;
+#endif
+#ifdef __linux__
+    static constexpr bool abstract_names = true;
+#else
+    static constexpr bool abstract_names = false;
+#endif
+};
+
+}  // namespace detail
+
+/// The system calls that backends over POSIX sockets share, one function each: what the system
+/// returned, the reason in errno. A backend adds its own; tests put theirs in place of them to
+/// count calls and to let the n-th one fail.
+///
+/// Systems differ in three things: flags at creation, SIGPIPE, and what accept hands down.
+struct posix_sys : detail::posix_options {
+#if defined(SOCK_NONBLOCK) && defined(SOCK_CLOEXEC)
+    static int open_socket(int family, int type) noexcept {
+        return ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    }
+    static int accept(int from, sockaddr* peer, socklen_t* size) noexcept {
+        return ::accept4(from, peer, size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    }
+#else
+    // macOS sets them one by one: a child forked in between inherits the descriptor.
+    static int open_socket(int family, int type) noexcept {
+        return prepared(::socket(family, type, 0));
+    }
+    // Accepted sockets have O_NONBLOCK of their listener here, and its SO_NOSIGPIPE.
+    static int accept(int from, sockaddr* peer, socklen_t* size) noexcept {
+        const int made = ::accept(from, peer, size);
+        return made < 0 || ::fcntl(made, F_SETFD, FD_CLOEXEC) == 0 ? made : dropped(made);
+    }
+    static int prepared(int made) noexcept {
+        if (made < 0 || (::fcntl(made, F_SETFD, FD_CLOEXEC) == 0 &&
+                         ::fcntl(made, F_SETFL, O_NONBLOCK) == 0 && hush(made) == 0)) {
+            return made;
+        }
+        return dropped(made);
+    }
+    static int dropped(int made) noexcept {
+        const int code = errno;
+        ::close(made);
+        errno = code;
+        return -1;
+    }
+#endif
+
+#ifdef __APPLE__
+    static constexpr int send_flags = 0;
+    /// Makes a socket raise no SIGPIPE. One whose both directions are over refuses every option
+    /// with EINVAL, but an accepted one has this of its listener: so it is asked first.
+    static int hush(int what) noexcept {
+        int value = 0;
+        socklen_t size = sizeof(value);
+        if (::getsockopt(what, SOL_SOCKET, SO_NOSIGPIPE, &value, &size) == 0 && value != 0) {
+            return 0;
+        }
+        value = 1;
+        return ::setsockopt(what, SOL_SOCKET, SO_NOSIGPIPE, &value, sizeof(value));
+    }
+#else
+    static constexpr int send_flags = MSG_NOSIGNAL;
+    static int hush(int) noexcept { return 0; }  // each send says so
+#endif
+
+    static ssize_t send(int to, const void* from, std::size_t count) noexcept {
+        return ::send(to, from, count, send_flags);
+    }
+    static ssize_t send_message(int to, const msghdr* what) noexcept {
+        return ::sendmsg(to, what, send_flags);
+    }
+    static ssize_t send_to(int to, const void* from, std::size_t count, const sockaddr* peer,
+                           socklen_t size) noexcept {
+        return ::sendto(to, from, count, send_flags, peer, size);
+    }
+    static int bind(int what, const sockaddr* where, socklen_t size) noexcept {
+        return ::bind(what, where, size);
+    }
+    static int listen(int what, int backlog) noexcept { return ::listen(what, backlog); }
+    static int connect(int what, const sockaddr* where, socklen_t size) noexcept {
+        return ::connect(what, where, size);
+    }
+    static int setsockopt(int of, int level, int option, const void* value,
+                          socklen_t size) noexcept {
+        return ::setsockopt(of, level, option, value, size);
+    }
+    static int getsockopt(int of, int level, int option, void* value, socklen_t* size) noexcept {
+        return ::getsockopt(of, level, option, value, size);
+    }
+    static int getsockname(int of, sockaddr* where, socklen_t* size) noexcept {
+        return ::getsockname(of, where, size);
+    }
+    static ssize_t receive(int from, void* into, std::size_t count) noexcept {
+        return ::recv(from, into, count, 0);
+    }
+    static ssize_t receive_message(int from, msghdr* what) noexcept {
+        return ::recvmsg(from, what, 0);
+    }
+    static int shutdown_sending(int of) noexcept { return ::shutdown(of, SHUT_WR); }
+    static int close(int what) noexcept { return ::close(what); }
+    static int open_spare() noexcept { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
+    static int get_descriptor_limit(rlimit& out) noexcept {
+        return ::getrlimit(RLIMIT_NOFILE, &out);
+    }
+    static int set_descriptor_limit(const rlimit& wanted) noexcept {
+        return ::setrlimit(RLIMIT_NOFILE, &wanted);
+    }
+    static void yield() noexcept { ::sched_yield(); }
+    static std::uint64_t now_ns() noexcept {
+        timespec now{};
+        ::clock_gettime(CLOCK_MONOTONIC, &now);
+        return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U +
+               static_cast<std::uint64_t>(now.tv_nsec);
+    }
+};
 
 namespace detail {
 
@@ -253,8 +426,8 @@ void set_tcp_options(option_setter<Sys>& to, const socket_options& options) noex
                             options.keepalive_probes) != 0;
     to.set_unless_zero(SOL_SOCKET, SO_KEEPALIVE, keepalive);
     to.set_unless_zero(IPPROTO_TCP, Sys::keepalive_idle_option, options.keepalive_idle_s);
-    to.set_unless_zero(IPPROTO_TCP, TCP_KEEPINTVL, options.keepalive_interval_s);
-    to.set_unless_zero(IPPROTO_TCP, TCP_KEEPCNT, options.keepalive_probes);
+    to.set_unless_zero(IPPROTO_TCP, Sys::keepalive_interval_option, options.keepalive_interval_s);
+    to.set_unless_zero(IPPROTO_TCP, Sys::keepalive_probes_option, options.keepalive_probes);
 }
 
 template <class Sys>
@@ -313,7 +486,7 @@ os_handle listen_stream(const stream_address& address, const listen_options& opt
     option_setter<Sys> to(made);
     if (tcp) {
         to.set_unless_zero(SOL_SOCKET, SO_REUSEADDR, options.reuse_address);
-        to.set_unless_zero(SOL_SOCKET, SO_REUSEPORT, options.reuse_port);
+        to.set_unless_zero(SOL_SOCKET, Sys::reuse_port_option, options.reuse_port);
         to.set_unless_zero(IPPROTO_TCP, Sys::defer_accept_option, options.defer_accept_s);
         to.set_unless_zero(IPPROTO_TCP, Sys::fast_open_option, options.fast_open);
     }
@@ -348,7 +521,7 @@ os_handle open_bound_datagram(const endpoint& address, const datagram_options& o
         return {no_handle, status_of(errno)};
     }
     option_setter<Sys> to(made);
-    to.set_unless_zero(SOL_SOCKET, SO_REUSEPORT, options.reuse_port);
+    to.set_unless_zero(SOL_SOCKET, Sys::reuse_port_option, options.reuse_port);
     if (family == AF_INET6) {
         to.set(IPPROTO_IPV6, IPV6_V6ONLY, options.dual_stack ? 0U : 1U);
     }
