@@ -4,6 +4,7 @@
 
 #include "platform/contract.hpp"
 #include "platform/epoll.hpp"
+#include "platform/poll.hpp"
 
 #ifdef NETIO_BACKEND_HEADER
 // The user's header defines `netio::user_backend`, which meets the contract.
@@ -16,8 +17,10 @@ NETIO_BEGIN
 using default_backend = user_backend;
 #elif NETIO_HAS_EPOLL
 using default_backend = epoll;
+#elif NETIO_HAS_POLL
+using default_backend = poll;
 #elif NETIO_PLATFORM
-#error "netio: only epoll (Linux) yet; set NETIO_PLATFORM 0 or NETIO_BACKEND_HEADER"
+#error "netio: no epoll and no poll here; set NETIO_PLATFORM 0 or NETIO_BACKEND_HEADER"
 #else
 struct no_backend;
 using default_backend = no_backend;

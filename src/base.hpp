@@ -32,12 +32,12 @@
 #else
 #define NETIO_HAS_EPOLL 0
 #endif
-#if NETIO_PLATFORM && (defined(__linux__) || defined(__APPLE__) || defined(__FreeBSD__) ||         \
-                       defined(__OpenBSD__) || defined(__NetBSD__) || defined(__DragonFly__))
+#if NETIO_PLATFORM && (defined(__unix__) || defined(__unix) || defined(__APPLE__))
 #define NETIO_HAS_POSIX 1
 #else
 #define NETIO_HAS_POSIX 0
 #endif
+#define NETIO_HAS_POLL NETIO_HAS_POSIX
 #if defined(__x86_64__) || defined(_M_X64)
 #define NETIO_HAS_X86_64 1
 #else
