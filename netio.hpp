@@ -25,7 +25,7 @@
 //   floor 5 · platform/socket_posix.hpp · sockets of POSIX systems: errors, addresses, options, making them
 //   floor 5 · platform/waiting.hpp · what the wait of each backend needs: its events, its sleep, its wake
 //   floor 6 · platform/epoll.hpp · the Linux backend over epoll: registered once, edge-triggered
-//   floor 6 · platform/poll.hpp · the backend over poll(2), for every POSIX system: small, complete, read first
+//   floor 6 · platform/poll.hpp · the backend of every POSIX system over poll: small, complete, read first
 //   floor 6 · src/events.hpp · what a server tells an observer, and the observer that costs nothing
 //   floor 6 · src/hooks.hpp · which hooks a handler has; a wrong one is one readable compile error
 //   floor 6 · src/worker.hpp · one worker with its backend, and where everything lies in the memory
@@ -8412,7 +8412,7 @@ NETIO_END
 #endif
 
 // ==== platform/poll.hpp ===========================================================================
-// floor 6 · the backend over poll(2), for every POSIX system: small, complete, read first
+// floor 6 · the backend of every POSIX system over poll: small, complete, read first
 
 #if NETIO_HAS_POLL
 
@@ -8620,7 +8620,7 @@ public:
             return;  // it has ended, and the caller has not looked at that event yet
         }
         leave_line(at);
-        keep(at, result_disarmed);
+        change(at, 0, result_disarmed);
         watch(at);
     }
 
@@ -8823,21 +8823,17 @@ private:
 
     // ---- results: what needs no event of the kernel any more
 
-    void keep(std::uint32_t at, std::uint32_t result) noexcept {
-        results_ += (entries_[at].flags & any_result) == 0 ? 1 : 0;
-        entries_[at].flags |= result;
-    }
-    void drop_results(std::uint32_t at, std::uint32_t which) noexcept {
-        const std::uint32_t before = entries_[at].flags;
-        entries_[at].flags &= ~which;
-        results_ -= (before & any_result) != 0 && (before & any_result & ~which) == 0 ? 1 : 0;
+    void change(std::uint32_t at, std::uint32_t off, std::uint32_t on) noexcept {
+        std::uint32_t& flags = entries_[at].flags;
+        results_ -= (flags & any_result) != 0 ? 1 : 0;
+        flags = (flags & ~off) | on;
+        results_ += (flags & any_result) != 0 ? 1 : 0;
     }
 
     /// Nothing is outstanding any more, the kernel is told of no descriptor; `closed` will follow.
     void end_all(std::uint32_t at) noexcept {
         leave_line(at);
-        keep(at, closing);
-        entries_[at].flags = closing;
+        change(at, ~0u, closing);
         watch(at);
     }
 
@@ -8851,9 +8847,8 @@ private:
             watch(at);
             return;
         }
-        of.flags &= ~send_waits;
         of.send_count = static_cast<std::uint32_t>(sent >= 0 ? sent : errno);
-        keep(at, sent >= 0 ? result_sent : result_send_failed);
+        change(at, send_waits, sent >= 0 ? result_sent : result_send_failed);
     }
 
     void give_sent(std::uint32_t at, token who, operation op, detail::event_writer& to) noexcept {
@@ -8864,12 +8859,12 @@ private:
             const int code = static_cast<int>(count);
             to.fail(who, op, detail::error_of(code), code);
         }
-        drop_results(at, result_sent | result_send_failed | sending);
+        change(at, result_sent | result_send_failed | sending, 0);
     }
 
     void give_closed(std::uint32_t at, token who, operation op,
                      detail::event_writer& to) noexcept {
-        drop_results(at, closing);
+        change(at, closing, 0);
         forget(at);
         to.put(who, op, event_kind::closed);
     }
@@ -8989,7 +8984,7 @@ private:
             give_sent(at, who, operation::send, to);
         }
         if ((of.flags & result_disarmed) != 0) {
-            drop_results(at, result_disarmed | reading | into_memory);
+            change(at, result_disarmed | reading | into_memory, 0);
             to.put(who, operation::receive, event_kind::received).disarmed = true;
         } else if ((of.flags & (reading | starved)) == reading && (ready & ~POLLOUT) != 0) {
             receive_ready(at, to);

@@ -1,4 +1,4 @@
-// floor 6 · poll.hpp · the backend over poll(2), for every POSIX system: small, complete, read first
+// floor 6 · poll.hpp · the backend of every POSIX system over poll: small, complete, read first
 #ifndef NETIO_POLL_HPP
 #define NETIO_POLL_HPP
 
@@ -211,7 +211,7 @@ public:
             return;  // it has ended, and the caller has not looked at that event yet
         }
         leave_line(at);
-        keep(at, result_disarmed);
+        change(at, 0, result_disarmed);
         watch(at);
     }
 
@@ -414,21 +414,17 @@ private:
 
     // ---- results: what needs no event of the kernel any more
 
-    void keep(std::uint32_t at, std::uint32_t result) noexcept {
-        results_ += (entries_[at].flags & any_result) == 0 ? 1 : 0;
-        entries_[at].flags |= result;
-    }
-    void drop_results(std::uint32_t at, std::uint32_t which) noexcept {
-        const std::uint32_t before = entries_[at].flags;
-        entries_[at].flags &= ~which;
-        results_ -= (before & any_result) != 0 && (before & any_result & ~which) == 0 ? 1 : 0;
+    void change(std::uint32_t at, std::uint32_t off, std::uint32_t on) noexcept {
+        std::uint32_t& flags = entries_[at].flags;
+        results_ -= (flags & any_result) != 0 ? 1 : 0;
+        flags = (flags & ~off) | on;
+        results_ += (flags & any_result) != 0 ? 1 : 0;
     }
 
     /// Nothing is outstanding any more, the kernel is told of no descriptor; `closed` will follow.
     void end_all(std::uint32_t at) noexcept {
         leave_line(at);
-        keep(at, closing);
-        entries_[at].flags = closing;
+        change(at, ~0u, closing);
         watch(at);
     }
 
@@ -442,9 +438,8 @@ private:
             watch(at);
             return;
         }
-        of.flags &= ~send_waits;
         of.send_count = static_cast<std::uint32_t>(sent >= 0 ? sent : errno);
-        keep(at, sent >= 0 ? result_sent : result_send_failed);
+        change(at, send_waits, sent >= 0 ? result_sent : result_send_failed);
     }
 
     void give_sent(std::uint32_t at, token who, operation op, detail::event_writer& to) noexcept {
@@ -455,12 +450,12 @@ private:
             const int code = static_cast<int>(count);
             to.fail(who, op, detail::error_of(code), code);
         }
-        drop_results(at, result_sent | result_send_failed | sending);
+        change(at, result_sent | result_send_failed | sending, 0);
     }
 
     void give_closed(std::uint32_t at, token who, operation op,
                      detail::event_writer& to) noexcept {
-        drop_results(at, closing);
+        change(at, closing, 0);
         forget(at);
         to.put(who, op, event_kind::closed);
     }
@@ -580,7 +575,7 @@ private:
             give_sent(at, who, operation::send, to);
         }
         if ((of.flags & result_disarmed) != 0) {
-            drop_results(at, result_disarmed | reading | into_memory);
+            change(at, result_disarmed | reading | into_memory, 0);
             to.put(who, operation::receive, event_kind::received).disarmed = true;
         } else if ((of.flags & (reading | starved)) == reading && (ready & ~POLLOUT) != 0) {
             receive_ready(at, to);

@@ -15,6 +15,7 @@
 #include "tests/error_test.cpp"
 #include "tests/lifecycle_test.cpp"
 #include "tests/marker_test.cpp"
+#include "tests/poll_test.cpp"
 #include "tests/post_queue_test.cpp"
 #include "tests/proxy_test.cpp"
 #include "tests/relay_test.cpp"
