@@ -1,8 +1,8 @@
 // c++ -std=c++20 -O2 -I. -pthread bench/echo_server.cpp -o echo_server
 //
 // The echo service that benchmarks measure, with what can be switched on the command line:
-//   --port P (0: any)  --workers N  --backend epoll  --mode copy|move  --proxy off|required
-//   --connections N  --no-wipe  --deadlines off  --events N (in one turn)
+//   --port P (0: any)  --workers N  --backend epoll|poll  --mode copy|move
+//   --proxy off|required  --connections N  --no-wipe  --deadlines off  --events N (in one turn)
 // Prints `listening PORT` and serves until SIGTERM.
 #include "netio.hpp"
 
@@ -14,7 +14,12 @@
 
 namespace {
 
+struct settings;
+template <class Backend>
+int serve(const settings& chosen);
+
 struct settings {
+    int (*serve_over)(const settings&) = &serve<netio::default_backend>;
     netio::limits sizes{.connections_max = 10'000};
     netio::listen_options listen{.address = "127.0.0.1"};
     bool move = false;
@@ -27,9 +32,6 @@ struct echo {
         return move ? peer.move_input_to(peer) : peer.write(in);
     }
 };
-
-using echo_server = netio::server<echo>;
-echo_server* running = nullptr;
 
 [[noreturn]] void refuse(const char* what, const char* which) {
     std::fprintf(stderr, "echo_server: %s: %s\n", what, which);
@@ -56,7 +58,12 @@ void take(settings& chosen, const char* flag, const char* value) {
         chosen.sizes.connections_max = number(flag, value);
     } else if (is("--events")) {
         chosen.sizes.events_per_turn = number(flag, value);
+#if NETIO_HAS_EPOLL
     } else if (is("--backend") && says("epoll")) {
+        chosen.serve_over = &serve<netio::epoll>;
+#endif
+    } else if (is("--backend") && says("poll")) {
+        chosen.serve_over = &serve<netio::poll>;
     } else if (is("--mode") && (says("copy") || says("move"))) {
         chosen.move = says("move");
     } else if (is("--proxy") && (says("off") || says("required"))) {
@@ -84,11 +91,11 @@ settings parse(int count, char** words) {
     return chosen;
 }
 
-}  // namespace
-
-int main(int count, char** words) {
-    const settings chosen = parse(count, words);
-    const std::size_t needed = netio::bytes_needed<netio::default_backend>(chosen.sizes);
+template <class Backend>
+int serve(const settings& chosen) {
+    using echo_server = netio::server<echo, Backend>;
+    static echo_server* running = nullptr;
+    const std::size_t needed = netio::bytes_needed<Backend>(chosen.sizes);
     void* memory = ::mmap(nullptr, needed, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
@@ -113,4 +120,11 @@ int main(int count, char** words) {
         others[at].join();
     }
     return netio::report("echo_server", server);
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+    const settings chosen = parse(count, words);
+    return chosen.serve_over(chosen);
 }
