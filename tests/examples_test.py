@@ -45,6 +45,59 @@ def test_echo():
             peer.close()
 
 
+def kernel_objects(process):
+    """The kinds of what a process holds besides the standard streams; None while that changes."""
+    folder = f"/proc/{process}/fd"
+    try:
+        return {os.readlink(f"{folder}/{at}").split(":")[0]
+                for at in os.listdir(folder) if int(at) > 2}
+    except FileNotFoundError:
+        return None
+
+
+def test_echo_without_epoll():
+    """A POSIX system with none of the better kernels serves over poll; this one plays it."""
+    port = programs.free_port()
+    path = programs.build("echo", [(".port = 7000", f".port = {port}")], ["-U__linux__"])
+    with programs.Program(path, first_line=False) as server:
+        tap.check("echo without epoll: serves", programs.until(lambda: programs.accepts(port)))
+        held = programs.until(lambda: kernel_objects(server.process.pid))
+        tap.check("echo without epoll: holds a pipe, sockets and files, no other kernel object",
+                  held == {"pipe", "socket", "/dev/null"}, held)
+        peers = [programs.connect(port) for _ in range(CLIENTS)]
+        for at, peer in enumerate(peers):
+            peer.sendall(f"client {at}\n".encode())
+        wrong = [at for at, peer in enumerate(peers) if programs.read_line(peer) != f"client {at}"]
+        tap.check(f"echo without epoll: {CLIENTS} clients at once", wrong == [], wrong[:5])
+        for peer in peers:
+            programs.finish_sending(peer)
+        wrong = [at for at, peer in enumerate(peers) if programs.read_all(peer) != b""]
+        tap.check("echo without epoll: each end of stream is answered", wrong == [], wrong[:5])
+        for peer in peers:
+            peer.close()
+
+
+# ---- own_backend ---------------------------------------------------------------------------------
+
+def test_own_backend(rounds=10):
+    with example("own_backend") as server:
+        with programs.connect(server.port) as peer:
+            wrong = 0
+            for _ in range(rounds):
+                peer.sendall(bytes(64))
+                wrong += programs.read_exactly(peer, 64) != bytes(64)
+            tap.check("own_backend: echoes", wrong == 0, wrong)
+            programs.finish_sending(peer)
+            tap.check("own_backend: answers the end", programs.read_all(peer) == b"")
+        code, lines, errors = server.stop()
+        said = re.fullmatch(r"own_backend: waits (\d+) events (\d+) polls (\d+) accepts (\d+) "
+                            r"receives (\d+) sends (\d+)", lines[-1])
+        tap.check("own_backend: SIGTERM, and the program's backend was the one at work",
+                  code == 0 and errors == "" and said is not None and
+                  [int(said[at]) for at in (4, 5, 6)] == [2, rounds + 1, rounds],
+                  f"{code} {lines} {errors}")
+
+
 # ---- proxy_echo ----------------------------------------------------------------------------------
 
 def greeted(port, sent):
@@ -278,6 +331,8 @@ def test_stop():
 
 programs.raise_descriptor_limit(2 * CLIENTS + 200)
 test_echo()
+test_echo_without_epoll()
+test_own_backend()
 test_proxy_echo()
 test_chat()
 test_chat_slow_reader()

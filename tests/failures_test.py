@@ -11,13 +11,14 @@ import tempfile
 import programs
 import tap
 
-NAMES = ("gateway", "proxy_echo", "chat", "own_loop", "udp_echo")
+NAMES = ("gateway", "proxy_echo", "chat", "own_loop", "own_backend", "udp_echo")
 FLAGS = {
     "gateway": "--listen --to --proxy-in --trusted --proxy-out --connections --workers --buffers "
                "--idle-ms --write-ms --memory --drain-ms",
     "proxy_echo": "--listen --trusted --versions --memory --drain-ms",
     "chat": "--listen --workers --connections --memory --drain-ms",
     "own_loop": "--listen --tick-ms --memory --drain-ms",
+    "own_backend": "--listen --memory --drain-ms",
     "udp_echo": "--listen --memory --drain-ms",
 }
 PATHS = {name: programs.build(name) for name in NAMES}

@@ -20,9 +20,9 @@ EXAMPLES = BUILD.parent / "examples"
 SECONDS_MAX = 20
 
 
-def build(name, changes=()):
+def build(name, changes=(), flags=()):
     """The program of examples/NAME.cpp, compiled if its sources are newer; with `changes`, pairs of
-    texts, a changed copy in this test's own folder."""
+    texts, a changed copy in this test's own folder, compiled with `flags` too."""
     source = ROOT / "examples" / f"{name}.cpp"
     text = source.read_text(encoding="utf-8")
     command = shlex.split(re.match(r"// (.*)", text)[1])
@@ -35,13 +35,14 @@ def build(name, changes=()):
             text = text.replace(old, new)
         source = folder / f"{name}.cpp"
         source.write_text(text, encoding="utf-8")
-    inputs = [source, ROOT / "netio.hpp", ROOT / "examples" / "options.hpp"]
+    inputs = [source, ROOT / "netio.hpp", *(ROOT / "examples").glob("*.hpp")]
     with open(folder / f"{name}.lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests of several files run beside each other
         if program.exists() and all(program.stat().st_mtime > one.stat().st_mtime
                                     for one in inputs):
             return program
         command[command.index("-o") + 1] = str(program)
+        command += flags
         command += shlex.split(os.environ.get("NETIO_EXAMPLE_FLAGS", ""))  # a sanitizer, by hand
         command[[at for at, word in enumerate(command) if word.endswith(".cpp")][0]] = str(source)
         subprocess.run(command, cwd=ROOT, check=True)
