@@ -8722,6 +8722,7 @@ public:
     }
 
 private:
+    // Flags of an entry; none: free.
     static constexpr std::uint32_t attached = 1u << 0;
     static constexpr std::uint32_t connecting = 1u << 1;
     static constexpr std::uint32_t reading = 1u << 2;  // accept, receive, receive_from outstanding
@@ -8801,6 +8802,7 @@ private:
         watch(at);
     }
 
+    /// Free again; the table that the kernel sees ends behind the last one in use.
     void forget(std::uint32_t at) noexcept {
         entries_[at] = entry{};
         polls_[at] = pollfd{-1, 0, 0};
@@ -8818,11 +8820,11 @@ private:
         const int descriptor = descriptor_of(at);
         polls_[at].fd = in || out ? descriptor : ~descriptor;
         polls_[at].events = static_cast<short>((in ? POLLIN : 0) | (out ? POLLOUT : 0));
-        polls_[at].revents = 0;
     }
 
     // ---- results: what needs no event of the kernel any more
 
+    /// Changes the flags of an entry; `results_` counts the entries with a result among theirs.
     void change(std::uint32_t at, std::uint32_t off, std::uint32_t on) noexcept {
         std::uint32_t& flags = entries_[at].flags;
         results_ -= (flags & any_result) != 0 ? 1 : 0;
@@ -9120,7 +9122,7 @@ private:
     std::uint32_t top_ = 0;       // entries from here on were never used or are free again
     std::uint32_t at_ = 0;        // this pass goes on here
     std::uint32_t pass_end_ = 0;
-    std::uint32_t results_ = 0;   // entries that have one
+    std::uint32_t results_ = 0;   // entries that have at least one
     std::uint32_t line_ = 0;      // entries that wait for a buffer
     std::uint32_t next_ticket_ = 0;
     int wake_ = 0;                // the end to write to; the other one is entry 0
