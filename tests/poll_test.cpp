@@ -688,6 +688,31 @@ TEST_CASE("poll ends a send that waits for room when the peer resets") {
     rig.close(poll_who(0));
 }
 
+TEST_CASE("poll makes the one call that is ready, of a connection that waits for both") {
+    poll_rig rig;
+    poll_door door(rig);
+    poll_client client = door.connect(poll_who(0));
+    const std::string big(16 * 1024 * 1024, 'x');
+    std::size_t sent = 0;
+    bool waits = false;
+    while (!waits) {
+        rig.send(poll_who(0), big);
+        waits = rig.wait(0) == 0 && rig.wait(0) == 0;
+        sent += waits ? 0 : rig.out[0].byte_count;
+        rig.seen.clear();
+    }
+    rig.receive(poll_who(0), 1'000'000);
+    poll_spy::reset();
+    client.send("in");
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "in");
+    CHECK(poll_spy::of(poll_call::send) == 0);
+    CHECK(client.receive(sent).size() == sent);
+    poll_spy::reset();
+    rig.until(event_kind::sent);
+    CHECK(poll_spy::of(poll_call::receive) == 0);
+    rig.close(poll_who(0));
+}
+
 TEST_CASE("poll gives closed alone where results were not taken yet") {
     poll_rig rig;
     poll_door door(rig);
@@ -821,6 +846,36 @@ TEST_CASE("poll lets nobody who comes later have a buffer before those who wait"
     for (std::uint32_t index = 0; index < 4; ++index) {
         rig.close(poll_who(index));
     }
+}
+
+TEST_CASE("poll stops receives that wait for a buffer, and forgets their places in the line") {
+    poll_rig rig(1);
+    poll_mailbox mailbox(rig);
+    poll_door door(rig);
+    poll_client first = door.connect(poll_who(0));
+    poll_client second = door.connect(poll_who(1));
+    rig.receive(poll_who(0));
+    first.send("taken");
+    const event taken = rig.until(event_kind::received);
+    rig.receive(poll_who(1));
+    second.send("kept");
+    rig.wait(poll_long_ns);
+    {
+        poll_mailbox other(rig, 1);  // stopped while its datagram waits
+        other.post("lost", other.there);
+        rig.until(event_kind::sent);
+        rig.wait(0);
+        CHECK(rig.seen.empty());
+    }
+    rig.backend.stop_receive(poll_who(1));
+    CHECK(rig.until(event_kind::received).byte_count == 0);
+    rig.text_of(taken);
+    CHECK_FALSE(rig.backend.ready());
+    rig.quiet();
+    rig.receive(poll_who(1));
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "kept");
+    rig.close(poll_who(0));
+    rig.close(poll_who(1));
 }
 
 TEST_CASE("poll does not spin while datagrams and bytes wait for a buffer") {
