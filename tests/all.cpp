@@ -23,6 +23,8 @@
 #include "tests/server_proxy_test.cpp"
 #include "tests/server_rules_test.cpp"
 #include "tests/server_test.cpp"
+#include "tests/service_epoll_test.cpp"
+#include "tests/service_io_uring_test.cpp"
 #include "tests/simulator_test.cpp"
 #include "tests/slab_test.cpp"
 #include "tests/socket_posix_test.cpp"

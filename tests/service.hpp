@@ -1,0 +1,78 @@
+// The whole service on a real kernel, one suite for every backend: each case's name begins with its
+// row of the matrix (`server`, …) and ends in the backend's name. An instantiation is one line:
+//     const netio_test::service_cases<netio::epoll> service_epoll_cases;
+#ifndef NETIO_TESTS_SERVICE_HPP
+#define NETIO_TESTS_SERVICE_HPP
+
+#include "tests/service_server.hpp"
+
+#include <array>
+
+namespace netio_test {
+
+struct service_case {
+    const char* row;
+    const char* says;
+    void (*run)();
+};
+
+/// Makes a doctest case of each: "server echoes messages of many sizes.epoll".
+template <class Backend, service_offers Offers = service_offers{}>
+class service_cases {
+    using server = service_server<Backend, Offers>;
+
+public:
+    service_cases() {
+        static std::array<std::string, all.size()> names;
+        for (std::size_t at = 0; at < all.size(); ++at) {
+            names[at] = std::string(all[at].row) + " " + all[at].says + "." + Backend::name;
+            doctest::detail::regTest(doctest::detail::TestCase(all[at].run, __FILE__, __LINE__,
+                                                               doctest::detail::TestSuite{}) *
+                                     names[at].c_str());
+        }
+    }
+
+private:
+    static constexpr std::array all{
+        service_case{"server", "echoes messages of many sizes", server::echo_of_sizes},
+        service_case{"server", "echoes what came before a half-close",
+                     server::echo_after_half_close},
+        service_case{"server", "replies at length after the peer's end", server::reply_after_end},
+        service_case{"server", "serves forty connections at once", server::many_at_once},
+        service_case{"server", "a slow reader is refused output and gets all of it",
+                     server::slow_reader},
+        service_case{"server", "a paused connection is not read", server::paused},
+        service_case{"server", "input nobody consumes ends in input_too_long",
+                     server::input_too_long},
+        service_case{"server", "input moves to another connection", server::moved_to_another},
+        service_case{"server", "connects out", server::connects_out},
+        service_case{"server", "a refused connect is told", server::connect_refused},
+        service_case{"server", "adopts a connected socket", server::adopts},
+        service_case{"server", "a listener's address in use is an error that names it",
+                     server::address_in_use},
+        service_case{"server", "several listeners are told apart", server::several_listeners},
+        service_case{"server", "IPv4, IPv6 and both on one port", server::families},
+        service_case{"server", "a unix stream serves the same handler", server::unix_streams},
+        service_case{"server", "caps of server and listener reset who is too many", server::caps},
+        service_case{"server", "a killed connection ends in a reset", server::killed},
+        service_case{"server", "close flushes, ends and discards", server::closed_after_flush},
+        service_case{"server", "a peer's reset, also before its accept", server::peer_gone},
+        service_case{"server", "a peer's reset while it is written to",
+                     server::peer_gone_while_written_to},
+        service_case{"server", "each deadline fires", server::deadlines_of_a_handler},
+        service_case{"server", "the preface's deadline fires", server::deadline_of_the_preface},
+        service_case{"server", "linger ends without the peer", server::deadline_of_the_linger},
+        service_case{"server", "timers fire in their order", server::timers},
+        service_case{"server", "a drain lets the busy finish", server::drained},
+        service_case{"server", "a drain's deadline ends the rest", server::drain_deadline},
+        service_case{"server", "another thread stops it [threads]", server::stopped_by_a_thread},
+        service_case{"server", "another thread posts and wakes it [threads]",
+                     server::posts_of_a_thread},
+        service_case{"server", "two workers share a listener [threads]", server::two_workers},
+        service_case{"server", "runs in a foreign loop [threads]", server::foreign_loop},
+    };
+};
+
+}  // namespace netio_test
+
+#endif

@@ -1,0 +1,158 @@
+// A whole server on a real kernel's backend, with what every case of the service's suite checks at
+// the end: nothing is held, no handle is left. Peers are tests/client_socket.hpp's.
+#ifndef NETIO_TESTS_SERVICE_WORLD_HPP
+#define NETIO_TESTS_SERVICE_WORLD_HPP
+
+#include "tests/client_socket.hpp"
+#include "tests/scripted.hpp"
+
+#include <optional>
+#include <type_traits>
+
+namespace netio_test {
+
+/// What the instantiation of the suite says of its backend. What is not offered must be refused
+/// with error::not_supported.
+struct service_offers {
+    bool unix_streams = true;
+};
+
+/// The same backend where time runs `Times` as fast: deadlines of their true length, real waits.
+template <class Backend, std::uint32_t Times>
+struct hurried : Backend {
+    std::uint64_t now_ns() const noexcept { return Backend::now_ns() * Times; }
+    std::uint32_t wait(std::span<netio::event> out, std::uint64_t timeout_ns) noexcept {
+        const bool forever = timeout_ns == netio::forever_ns;
+        const std::uint64_t shorter = timeout_ns / Times + (timeout_ns % Times != 0 ? 1 : 0);
+        return Backend::wait(out, forever ? netio::forever_ns : shorter);
+    }
+};
+
+/// Small pools: every bound is met in passing.
+inline constexpr netio::limits service_limits{.connections_max = 64,
+                                              .listeners_max = 4,
+                                              .buffer_bytes = 1024,
+                                              .input_buffers_max = 16,
+                                              .output_buffers_max = 32,
+                                              .connection_output_buffers_max = 4,
+                                              .posts_max = 64,
+                                              .timers_max = 4,
+                                              .datagram_sockets_max = 2,
+                                              .datagram_sends_max = 8,
+                                              .trusted_networks_max = 4,
+                                              .events_per_turn = 8};
+
+/// `count` bytes, of which any two stretches of four differ for a long while.
+inline std::string service_pattern(std::size_t count, std::uint32_t seed = 1) {
+    std::string out(count, '\0');
+    for (char& each : out) {
+        seed = seed * 1664525 + 1013904223;
+        each = static_cast<char>(seed >> 24);
+    }
+    return out;
+}
+
+/// Turns that a case may take before it has failed; each waits at most a millisecond.
+inline constexpr int service_turns_max = 10'000;
+
+template <class Backend, std::uint32_t Times = 1>
+class service_world {
+public:
+    using clocked = std::conditional_t<Times == 1, Backend, hurried<Backend, Times>>;
+    using server_type = netio::server<scripted, clocked, netio::allow_all, remembering>;
+
+    explicit service_world(const netio::limits& chosen = service_limits)
+        : sizes_(chosen), memory(netio::bytes_needed<clocked>(chosen)) {
+        client_os::start();
+        handles_before_ = client_os::open_handles();
+        server_.emplace(netio::storage_view{memory.all(), sizes_}, handler, events);
+        REQUIRE(server_->failure().code == netio::error::none);
+    }
+    service_world(const service_world&) = delete;
+    service_world& operator=(const service_world&) = delete;
+    ~service_world() {
+        check_nothing_held();
+        server_.reset();
+        CHECK(client_os::open_handles() == handles_before_);
+    }
+
+    server_type& server() { return *server_; }
+
+    /// Where the new listener is; on IPv4's loopback if nothing is said.
+    netio::endpoint listen(netio::listen_options how = {}) {
+        if (how.address.empty() && how.unix_path.empty() && !how.dual_stack) {
+            how.address = "127.0.0.1";
+        }
+        netio::listener_id id;
+        REQUIRE(server_->listen(how, &id) == netio::error::none);
+        return server_->local(id);
+    }
+    /// Turns until `done()`, or until it is clear that it never will be.
+    template <class Done>
+    bool until(Done done) {
+        for (int turn = 0; turn < service_turns_max; ++turn) {
+            if (done()) {
+                return true;
+            }
+            server_->run_once(Times);
+        }
+        return done();
+    }
+    /// Sends all of `text` and turns until `expected` bytes came back or it is over.
+    const std::string& exchange(client_socket& client, std::string_view text,
+                                std::size_t expected) {
+        std::size_t sent = 0;
+        until([&] {
+            sent += sent < text.size() ? client.send(text.substr(sent)) : 0;
+            return (client.arrived().size() >= expected && sent == text.size()) || client.over();
+        });
+        return client.arrived();
+    }
+    const std::string& exchange(client_socket& client, std::string_view text) {
+        return exchange(client, text, client.arrived().size() + text.size());
+    }
+    bool until_closed(std::uint32_t count) {
+        return until([&] { return handler.closed == count; });
+    }
+    /// Handles that this process holds beyond those it had before.
+    std::size_t handles_more() const { return client_os::open_handles() - handles_before_; }
+
+    /// Stops, and finds every pool full.
+    void check_nothing_held() {
+        server_->stop();
+        for (int turn = 0; turn < service_turns_max && server_->run_once(Times); ++turn) {
+        }
+        const netio::server_stats stats = server_->stats();
+        CHECK(stats.open == 0);
+        for (const netio::pool_stats& pool : stats.pools) {
+            CAPTURE(pool.name);
+            CHECK(pool.in_use == 0);
+        }
+        CHECK(handler.opened == handler.closed);
+        CHECK(stats.counts.opened == handler.opened);
+        CHECK(events.count(netio::server_event_kind::closed) == stats.counts.closed);
+    }
+
+private:
+    netio::limits sizes_;
+    std::size_t handles_before_ = 0;
+
+public:
+    scripted handler;
+    remembering events;
+    fresh_memory memory;
+
+private:
+    std::optional<server_type> server_;
+};
+
+/// An echo, by copying or by moving.
+inline void service_echo(scripted& handler, bool moves = false) {
+    handler.data = [moves](netio::connection& c, netio::bytes in) {
+        return moves ? c.move_input_to(c) : c.write(in);
+    };
+}
+
+}  // namespace netio_test
+
+#endif
