@@ -1,47 +1,18 @@
 // Nothing of a closed connection is left anywhere in the storage: a marker that was in its
-// addresses, its PROXY header, TLVs, bytes both ways and user state is looked for afterwards. The
-// marker is the byte 'M' (77), so that four bytes of any of these are enough to be found.
+// addresses, its PROXY header, TLVs, bytes both ways and user state is looked for afterwards.
+#include "tests/marker.hpp"
 #include "tests/server_world.hpp"
 
 namespace {
 
+using netio_test::marker_client;
+using netio_test::marker_header;
+using netio_test::marker_place;
+using netio_test::marker_state;
 using netio_test::sim_fault;
 using netio_test::sim_options;
 using netio_test::sim_peer;
 using world = netio_test::server_world<>;
-
-constexpr netio::endpoint marker_client = netio::ipv4(77, 77, 77, 77, 0x4D4D);
-
-struct marker_state {
-    char text[64];
-};
-
-std::size_t marker_find(netio::bytes memory, std::string_view wanted) {
-    return netio::as_text(memory).find(wanted);
-}
-
-/// Where in the memory a marker is; npos: nowhere.
-std::size_t marker_place(netio::bytes memory) {
-    const std::size_t binary = marker_find(memory, "MMMM");
-    return binary != std::string_view::npos ? binary : marker_find(memory, "77.77.77");
-}
-
-std::string marker_header(std::uint32_t kind) {
-    netio::proxy::header is;
-    is.cmd = netio::proxy::command::proxy;
-    is.fam = netio::proxy::family::ipv4;
-    is.proto = netio::proxy::transport::stream;
-    is.source = marker_client;
-    is.destination = marker_client;
-    const std::string text(kind % 3 == 2 ? 700 : 100, 'M');
-    const netio::proxy::tlv marks[] = {{0x02, netio::as_bytes(text)}};
-    std::string out(2000, '\0');
-    const netio::mutable_bytes room{reinterpret_cast<std::byte*>(out.data()), out.size()};
-    out.resize(kind % 3 == 0 ? netio::proxy::encode_v1(is, room)
-                             : netio::proxy::encode_v2(is, marks, room, true));
-    REQUIRE(!out.empty());
-    return out;
-}
 
 /// How one of ten connections goes.
 void marker_handle(world& w) {
