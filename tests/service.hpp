@@ -4,6 +4,9 @@
 #ifndef NETIO_TESTS_SERVICE_HPP
 #define NETIO_TESTS_SERVICE_HPP
 
+#include "tests/service_datagrams.hpp"
+#include "tests/service_memory.hpp"
+#include "tests/service_proxy.hpp"
 #include "tests/service_server.hpp"
 
 #include <array>
@@ -20,6 +23,9 @@ struct service_case {
 template <class Backend, service_offers Offers = service_offers{}>
 class service_cases {
     using server = service_server<Backend, Offers>;
+    using datagrams = service_datagrams<Backend>;
+    using vectors = service_proxy<Backend>;
+    using memory = service_memory<Backend>;
 
 public:
     service_cases() {
@@ -70,6 +76,29 @@ private:
                      server::posts_of_a_thread},
         service_case{"server", "two workers share a listener [threads]", server::two_workers},
         service_case{"server", "runs in a foreign loop [threads]", server::foreign_loop},
+        service_case{"datagrams", "of many sizes are answered", datagrams::echo_of_sizes},
+        service_case{"datagrams", "longer than a buffer are cut and told so", datagrams::cut},
+        service_case{"datagrams", "of a burst are answered in order", datagrams::burst},
+        service_case{"datagrams", "beyond the places for sends are refused",
+                     datagrams::sends_used_up},
+        service_case{"datagrams", "of IPv6, and of both families on one port",
+                     datagrams::families},
+        service_case{"datagrams", "name their client by PROXY", datagrams::proxied},
+        service_case{"datagrams", "that nobody wants do not end the socket",
+                     datagrams::nobody_there},
+        service_case{"datagrams", "an address in use is an error", datagrams::address_in_use},
+        service_case{"PROXY vectors", "whole, on a listener", vectors::whole},
+        service_case{"PROXY vectors", "in two parts, on a listener", vectors::in_two_parts},
+        service_case{"PROXY vectors", "headers of 536, 537, 4,096 and 4,097 bytes with payload",
+                     vectors::sizes_at_the_bounds},
+        service_case{"PROXY vectors", "strangers are not read at all", vectors::strangers},
+        service_case{"leak", "no handle after connections opened and reset", memory::leak_none},
+        service_case{"leak", "no handle after outgoing, refused and adopted ones",
+                     memory::leak_none_outgoing},
+        service_case{"leak", "a forgotten handle is found", memory::leak_is_found},
+        service_case{"wiping", "nothing of closed connections is left in the storage",
+                     memory::wiped},
+        service_case{"wiping", "switched off, the marker is found", memory::not_wiped_is_found},
     };
 };
 

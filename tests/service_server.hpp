@@ -726,7 +726,8 @@ struct service_server {
             fresh_memory memory(netio::bytes_needed<Backend>(sizes));
             echo handler;
             netio::server<echo, Backend> server(netio::storage_view{memory.all(), sizes}, handler);
-            REQUIRE(server.listen({.address = "127.0.0.1"}) == netio::error::none);
+            REQUIRE(server.listen({.address = "127.0.0.1", .times = {.linger_ms = 1}}) ==
+                    netio::error::none);
             const netio::endpoint at = server.local();
             std::thread workers[2];
             for (std::uint32_t each = 0; each < 2; ++each) {
