@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <arpa/inet.h>
@@ -29,7 +30,6 @@ namespace client_os {
 
 using socket_type = int;
 inline constexpr socket_type no_socket = -1;
-inline constexpr bool has_unix = true;
 #if defined(MSG_NOSIGNAL)
 inline constexpr int send_flags = MSG_NOSIGNAL;
 #else
@@ -52,6 +52,25 @@ inline socket_type open(int family, int type) noexcept {
     ::setsockopt(made, SOL_SOCKET, SO_NOSIGPIPE, &yes, sizeof(yes));
 #endif
     return made;
+}
+
+/// Bytes that the kernel took, or that came; -1: `would_block` or `was_reset` says why.
+inline std::int64_t send(socket_type to, std::string_view text) noexcept {
+    return ::send(to, text.data(), text.size(), send_flags);
+}
+inline std::int64_t receive(socket_type from, char* into, std::size_t count) noexcept {
+    return ::recv(from, into, count, 0);
+}
+
+/// From now on its close is a reset.
+inline void reset_at_close(socket_type of) noexcept {
+    linger at_once{};
+    at_once.l_onoff = 1;
+    ::setsockopt(of, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+}
+/// What the peer may send before anything is read; before the connect.
+inline void set_receive_bytes(socket_type of, int count) noexcept {
+    ::setsockopt(of, SOL_SOCKET, SO_RCVBUF, &count, sizeof(count));
 }
 
 /// Waits until something can be read, at most `ms`.
@@ -198,7 +217,7 @@ public:
 
     /// Bytes the kernel took now.
     std::size_t send(std::string_view text) noexcept {
-        const auto count = ::send(socket_, text.data(), text.size(), client_os::send_flags);
+        const auto count = client_os::send(socket_, text);
         if (count < 0 && client_os::was_reset()) {
             reset_ = true;
         }
@@ -217,7 +236,7 @@ public:
     /// The next datagram. False: none is there.
     bool next_datagram(std::string& out) {
         char part[65'536];
-        const auto count = ::recv(socket_, part, sizeof(part), 0);
+        const auto count = client_os::receive(socket_, part, sizeof(part));
         out.assign(part, count > 0 ? static_cast<std::size_t>(count) : 0);
         return count >= 0;
     }
@@ -234,10 +253,9 @@ public:
 
     void shutdown() noexcept { ::shutdown(socket_, 1); }  // SHUT_WR, SD_SEND
     void reset() noexcept {
-        linger at_once{};
-        at_once.l_onoff = 1;
-        ::setsockopt(socket_, SOL_SOCKET, SO_LINGER, reinterpret_cast<const char*>(&at_once),
-                     sizeof(at_once));
+        if (socket_ != client_os::no_socket) {
+            client_os::reset_at_close(socket_);
+        }
         close();
     }
     void close() noexcept {
@@ -259,8 +277,7 @@ private:
         client_os::start();
         socket_ = client_os::open(to.family(), type);
         if (receive_bytes != 0) {
-            ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF,
-                         reinterpret_cast<const char*>(&receive_bytes), sizeof(receive_bytes));
+            client_os::set_receive_bytes(socket_, receive_bytes);
         }
         connected_ = ::connect(socket_, to.get(), to.size) == 0;
         client_os::set_non_blocking(socket_);
@@ -274,7 +291,8 @@ private:
     void pull(std::size_t most) {
         char part[65'536];
         while (socket_ != client_os::no_socket && most != 0 && !ended_ && !reset_) {
-            const auto count = ::recv(socket_, part, most < sizeof(part) ? most : sizeof(part), 0);
+            const auto count =
+                client_os::receive(socket_, part, most < sizeof(part) ? most : sizeof(part));
             if (count > 0) {
                 arrived_.append(part, static_cast<std::size_t>(count));
                 most -= static_cast<std::size_t>(count);

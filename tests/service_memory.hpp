@@ -10,27 +10,10 @@
 
 namespace netio_test {
 
-/// A backend with a fault: it cannot attach the first connection, and forgets to close its handle.
-template <class Backend>
-struct forgetful : Backend {
-    static inline netio::socket_handle forgotten = netio::no_handle;
-
-    netio::os_status attach(netio::socket_handle handle, netio::token who) noexcept {
-        if (forgotten == netio::no_handle) {
-            forgotten = handle;
-            return {netio::error::os_failure, 0};
-        }
-        return Backend::attach(handle, who);
-    }
-    static void close_handle(netio::socket_handle handle, bool abort) noexcept {
-        if (handle != forgotten) {
-            Backend::close_handle(handle, abort);
-        }
-    }
-};
-
 template <class Backend>
 struct service_memory {
+    using world = service_world<Backend>;
+    using kernel = service_kernel<Backend>;
     static constexpr std::uint32_t at_once = 50;
 
     /// How a connection of the churn ends.
@@ -57,8 +40,7 @@ struct service_memory {
     }
 
     /// One round: `at_once` connections, each ended in one of several ways, and one that is served.
-    template <class World>
-    static void round(World& w, const netio::endpoint& at) {
+    static void round(world& w, const netio::endpoint& at) {
         std::vector<client_socket> clients(at_once);
         for (std::uint32_t each = 0; each < at_once; ++each) {
             clients[each] = client_socket(at);
@@ -78,12 +60,11 @@ struct service_memory {
         std::size_t alive;
         std::size_t after;
     };
-    template <class Kernel>
     static left_over churn(std::uint32_t count) {
         const std::size_t before = client_os::open_handles();
         left_over out{};
         {
-            service_world<Kernel> w;
+            world w;
             w.checks_handles = false;
             w.handler.data = [](netio::connection& c, netio::bytes in) {
                 if (text_of(in) == "kill") {
@@ -106,24 +87,25 @@ struct service_memory {
     }
 
     static void leak_none() {
-        churn<Backend>(at_once);  // whatever a first use of the system keeps for good
-        const left_over found = churn<Backend>(std::getenv("NETIO_LONG") != nullptr ? 20'000 : 500);
+        churn(at_once);  // whatever a first use of the system keeps for good
+        const left_over found = churn(std::getenv("NETIO_LONG") != nullptr ? 20'000 : 500);
         CHECK(found.alive == 0);
         CHECK(found.after == 0);
     }
 
     static void leak_is_found() {
-        using broken = forgetful<Backend>;
-        broken::forgotten = netio::no_handle;
-        const left_over found = churn<broken>(at_once);
+        kernel::forgets = true;
+        const left_over found = churn(at_once);
         CHECK(found.alive == 1);
         CHECK(found.after == 1);
-        Backend::close_handle(broken::forgotten, true);
+        const netio::socket_handle left = kernel::forgotten;
+        kernel::forgotten = netio::no_handle;
+        kernel::close_handle(left, true);
     }
 
     /// Outgoing connections, refused ones too, and adopted ones.
     static void leak_none_outgoing() {
-        service_world<Backend> w;
+        world w;
         const client_socket nobody = client_socket::refusing();
         w.handler.open = [](netio::connection& c) { c.kill(1); };
         const netio::endpoint at = w.listen();
@@ -146,10 +128,8 @@ struct service_memory {
 
     // ---- wiping
 
-    using fast_world = service_world<Backend, 1000>;
-
     /// How one of ten connections goes.
-    static void handle(fast_world& w) {
+    static void handle(world& w) {
         w.handler.open = [](netio::connection& c) {
             std::memset(&c.template state<marker_state>(), 'M', 64);
         };
@@ -177,7 +157,7 @@ struct service_memory {
         };
     }
 
-    static void peer(fast_world& w, client_socket& client, std::uint32_t at) {
+    static void peer(world& w, client_socket& client, std::uint32_t at) {
         const std::string header = marker_header(at);
         const std::string body(300 + at % 7 * 100, 'M');
         switch (at % 8) {
@@ -210,7 +190,7 @@ struct service_memory {
     static void wipe_run(bool wiping, std::uint32_t rounds) {
         netio::limits sizes = service_limits;
         sizes.preface_buffers_max = 2;
-        fast_world w(sizes);
+        world w(sizes, service_hurry);
         w.server().wipe_released(wiping);
         handle(w);
         const auto socket = w.server().open_datagram({.address = "127.0.0.1"});

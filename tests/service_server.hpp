@@ -14,7 +14,7 @@ namespace netio_test {
 template <class Backend, service_offers Offers>
 struct service_server {
     using world = service_world<Backend>;
-    using fast_world = service_world<Backend, 1000>;
+    using kernel = service_kernel<Backend>;
     using kind = netio::close_kind;
 
     // ---- bytes
@@ -524,7 +524,7 @@ struct service_server {
               netio::deadline_kind::exchange, netio::deadline_kind::park,
               netio::deadline_kind::write}) {
             CAPTURE(static_cast<int>(which));
-            fast_world w;
+            world w(service_limits, service_hurry);
             std::vector<netio::deadline_kind> passed;
             w.handler.deadline = [&](netio::connection& c, netio::deadline_kind what) {
                 passed.push_back(what);
@@ -563,7 +563,7 @@ struct service_server {
     }
 
     static void deadline_of_the_preface() {
-        fast_world w;
+        world w(service_limits, service_hurry);
         netio::listen_options how;
         how.proxy = netio::proxy_mode::required;
         const netio::endpoint at = w.listen(how);
@@ -579,7 +579,7 @@ struct service_server {
     }
 
     static void deadline_of_the_linger() {
-        fast_world w;
+        world w(service_limits, service_hurry);
         w.handler.open = [](netio::connection& c) { c.close(); };
         client_socket client(w.listen());
         CHECK(w.until([&] { return client.over(); }));
@@ -632,12 +632,12 @@ struct service_server {
     }
 
     static void drain_deadline() {
-        fast_world w;
+        world w(service_limits, service_hurry);
         w.handler.data = [](netio::connection& c, netio::bytes in) {
             c.phase(netio::phase::exchange);
             return c.write(in);
         };
-        client_socket busy(w.listen());
+        client_socket busy(w.listen({.times = {.read_ms = 0}}));
         CHECK(w.exchange(busy, "begin") == "begin");
         w.server().drain(100);
         CHECK(w.server().run() == netio::error::none);
@@ -723,9 +723,9 @@ struct service_server {
         netio::limits sizes = service_limits;
         sizes.workers_max = 2;
         {
-            fresh_memory memory(netio::bytes_needed<Backend>(sizes));
+            fresh_memory memory(netio::bytes_needed<kernel>(sizes));
             echo handler;
-            netio::server<echo, Backend> server(netio::storage_view{memory.all(), sizes}, handler);
+            netio::server<echo, kernel> server(netio::storage_view{memory.all(), sizes}, handler);
             REQUIRE(server.listen({.address = "127.0.0.1", .times = {.linger_ms = 1}}) ==
                     netio::error::none);
             const netio::endpoint at = server.local();

@@ -7,7 +7,6 @@
 #include "tests/scripted.hpp"
 
 #include <optional>
-#include <type_traits>
 
 namespace netio_test {
 
@@ -17,14 +16,32 @@ struct service_offers {
     bool unix_streams = true;
 };
 
-/// The same backend where time runs `Times` as fast: deadlines of their true length, real waits.
-template <class Backend, std::uint32_t Times>
-struct hurried : Backend {
-    std::uint64_t now_ns() const noexcept { return Backend::now_ns() * Times; }
+/// The backend as the suite runs it: in a case time may run many times as fast (deadlines of their
+/// true length, real waits), and one case plants a fault. Else it adds nothing.
+template <class Backend>
+struct service_kernel : Backend {
+    static inline std::uint32_t times = 1;  // as fast
+    static inline bool forgets = false;     // attaches no connection and does not close its handle
+    static inline netio::socket_handle forgotten = netio::no_handle;
+
+    std::uint64_t now_ns() const noexcept { return Backend::now_ns() * times; }
     std::uint32_t wait(std::span<netio::event> out, std::uint64_t timeout_ns) noexcept {
         const bool forever = timeout_ns == netio::forever_ns;
-        const std::uint64_t shorter = timeout_ns / Times + (timeout_ns % Times != 0 ? 1 : 0);
+        const std::uint64_t shorter = timeout_ns / times + (timeout_ns % times != 0 ? 1 : 0);
         return Backend::wait(out, forever ? netio::forever_ns : shorter);
+    }
+    netio::os_status attach(netio::socket_handle handle, netio::token who) noexcept {
+        if (forgets) {
+            forgets = false;
+            forgotten = handle;
+            return {netio::error::os_failure, 0};
+        }
+        return Backend::attach(handle, who);
+    }
+    static void close_handle(netio::socket_handle handle, bool abort) noexcept {
+        if (handle != forgotten || handle == netio::no_handle) {
+            Backend::close_handle(handle, abort);
+        }
     }
 };
 
@@ -55,14 +72,18 @@ inline std::string service_pattern(std::size_t count, std::uint32_t seed = 1) {
 /// Turns that a case may take before it has failed; each waits at most a millisecond.
 inline constexpr int service_turns_max = 10'000;
 
-template <class Backend, std::uint32_t Times = 1>
+/// How fast time runs where deadlines are waited for: a minute takes 60 ms.
+inline constexpr std::uint32_t service_hurry = 1000;
+
+template <class Backend>
 class service_world {
 public:
-    using clocked = std::conditional_t<Times == 1, Backend, hurried<Backend, Times>>;
-    using server_type = netio::server<scripted, clocked, netio::allow_all, remembering>;
+    using kernel = service_kernel<Backend>;
+    using server_type = netio::server<scripted, kernel, netio::allow_all, remembering>;
 
-    explicit service_world(const netio::limits& chosen = service_limits)
-        : sizes_(chosen), memory(netio::bytes_needed<clocked>(chosen)) {
+    explicit service_world(const netio::limits& chosen = service_limits, std::uint32_t times = 1)
+        : sizes_(chosen), memory(netio::bytes_needed<kernel>(chosen)) {
+        kernel::times = times;
         client_os::start();
         handles_before_ = client_os::open_handles();
         server_.emplace(netio::storage_view{memory.all(), sizes_}, handler, events);
@@ -73,6 +94,7 @@ public:
     ~service_world() {
         check_nothing_held();
         server_.reset();
+        kernel::times = 1;
         CHECK((!checks_handles || client_os::open_handles() == handles_before_));
     }
 
@@ -94,7 +116,7 @@ public:
             if (done()) {
                 return true;
             }
-            server_->run_once(Times);
+            server_->run_once(kernel::times);
         }
         return done();
     }
@@ -120,7 +142,7 @@ public:
     /// Stops, and finds every pool full.
     void check_nothing_held() {
         server_->stop();
-        for (int turn = 0; turn < service_turns_max && server_->run_once(Times); ++turn) {
+        for (int turn = 0; turn < service_turns_max && server_->run_once(kernel::times); ++turn) {
         }
         const netio::server_stats stats = server_->stats();
         CHECK(stats.open == 0);

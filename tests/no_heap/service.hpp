@@ -85,8 +85,7 @@ public:
 
     bool good() const noexcept { return good_; }
     void send(std::string_view text) noexcept {
-        const auto count = ::send(socket_, text.data(), text.size(), client_os::send_flags);
-        good_ = good_ && count >= 0 && static_cast<std::size_t>(count) == text.size();
+        good_ = client_os::send(socket_, text) == static_cast<std::int64_t>(text.size()) && good_;
     }
     /// True if exactly `text` comes back within a bounded number of turns.
     template <class Server>
@@ -94,7 +93,7 @@ public:
         char got[2048];
         std::size_t count = 0;
         for (int turn = 0; turn < turns_max && count < text.size(); ++turn) {
-            const auto more = ::recv(socket_, got + count, sizeof(got) - count, 0);
+            const auto more = client_os::receive(socket_, got + count, sizeof(got) - count);
             count += more > 0 ? static_cast<std::size_t>(more) : 0;
             if (more <= 0) {
                 server.run_once(1);
@@ -108,7 +107,7 @@ public:
         char got[64];
         for (int turn = 0; turn < turns_max; ++turn) {
             server.run_once(1);
-            const auto more = ::recv(socket_, got, sizeof(got), 0);
+            const auto more = client_os::receive(socket_, got, sizeof(got));
             if (more == 0 || (more < 0 && !client_os::would_block())) {
                 return true;
             }
@@ -118,10 +117,7 @@ public:
     /// By reset: no TIME_WAIT is left behind.
     void close() noexcept {
         if (socket_ != client_os::no_socket) {
-            linger now{};
-            now.l_onoff = 1;
-            ::setsockopt(socket_, SOL_SOCKET, SO_LINGER, reinterpret_cast<const char*>(&now),
-                         sizeof(now));
+            client_os::reset_at_close(socket_);
             client_os::close(socket_);
         }
         socket_ = client_os::no_socket;
