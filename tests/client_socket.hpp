@@ -180,10 +180,11 @@ public:
     }
     ~client_socket() { close(); }
 
-    /// One that takes little before it is read: the kernel's buffer is as small as it can be.
+    /// One that takes little before it is read. Not less than this: a window of one segment has
+    /// the kernel's timers in every step.
     static client_socket slow_reader(const netio::endpoint& to) {
         client_socket out;
-        out.connect(client_address(to), SOCK_STREAM, 1024);
+        out.connect(client_address(to), SOCK_STREAM, 16 * 1024);
         return out;
     }
     /// A datagram socket with one peer.

@@ -128,7 +128,7 @@ struct service_server {
 
     static void slow_reader() {
         world w;
-        const std::string reply = service_pattern(6'000'000);
+        const std::string reply = service_pattern(400'000);
         std::size_t written = 0;
         w.handler.data = [&](netio::connection& c, netio::bytes in) {
             if (text_of(in) == "all") {
