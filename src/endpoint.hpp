@@ -150,7 +150,7 @@ public:
 
     /// a.b.c.d, each 0 to 255 without leading zeros. Writes 4 bytes.
     NETIO_INLINE constexpr bool take_ipv4(std::uint8_t* out) noexcept {
-        const char* const after = end_ - at_ > ipv4_letters_max ? octets<false>(at_, end_, out)
+        const char* const after = end_ - at_ > ipv4_letters_max ? octets(false, at_, end_, out)
                                                                 : octets_at_end(at_, end_, out);
         at_ = after != nullptr ? after : at_;
         return after != nullptr;
@@ -211,38 +211,38 @@ private:
         return static_cast<unsigned>(static_cast<unsigned char>(*at)) - '0';
     }
 
-    /// Four octets and where they end, or null. Not `Bounded`: there are more letters than an
+    /// Four octets and where they end, or null. Not `bounded`: there are more letters than an
     /// address can have, so no step has to ask. Without loops: a PROXY line has eight of these.
-    template <bool Bounded>
-    NETIO_INLINE static constexpr const char* octets(const char* at, const char* end,
+    /// The choices are constants where it is inlined (not template arguments: clang 14 leaves
+    /// nested templates uninstantiated in constant expressions).
+    NETIO_INLINE static constexpr const char* octets(bool bounded, const char* at, const char* end,
                                                      std::uint8_t* out) noexcept {
-        at = octet<Bounded, false>(at, end, out[0]);
-        at = at != nullptr ? octet<Bounded, true>(at, end, out[1]) : at;
-        at = at != nullptr ? octet<Bounded, true>(at, end, out[2]) : at;
-        return at != nullptr ? octet<Bounded, true>(at, end, out[3]) : at;
+        at = octet(bounded, false, at, end, out[0]);
+        at = at != nullptr ? octet(bounded, true, at, end, out[1]) : at;
+        at = at != nullptr ? octet(bounded, true, at, end, out[2]) : at;
+        return at != nullptr ? octet(bounded, true, at, end, out[3]) : at;
     }
     NETIO_NOINLINE static constexpr const char* octets_at_end(const char* at, const char* end,
                                                               std::uint8_t* out) noexcept {
-        return octets<true>(at, end, out);
+        return octets(true, at, end, out);
     }
 
-    /// 0 to 255 in one to three digits, behind a dot where `Dot`.
-    template <bool Bounded, bool Dot>
-    NETIO_INLINE static constexpr const char* octet(const char* at, const char* end,
-                                                    std::uint8_t& out) noexcept {
-        if (Dot && ((Bounded && at == end) || *at++ != '.')) {
+    /// 0 to 255 in one to three digits, behind a dot where `dot`.
+    NETIO_INLINE static constexpr const char* octet(bool bounded, bool dot, const char* at,
+                                                    const char* end, std::uint8_t& out) noexcept {
+        if (dot && ((bounded && at == end) || *at++ != '.')) {
             return nullptr;
         }
-        if ((Bounded && at == end) || digit_at(at) > 9) {
+        if ((bounded && at == end) || digit_at(at) > 9) {
             return nullptr;
         }
         unsigned value = digit_at(at++);
-        if ((!Bounded || at != end) && digit_at(at) <= 9) {
+        if ((!bounded || at != end) && digit_at(at) <= 9) {
             if (value == 0) {
                 return nullptr;
             }
             value = value * 10 + digit_at(at++);
-            if ((!Bounded || at != end) && digit_at(at) <= 9) {
+            if ((!bounded || at != end) && digit_at(at) <= 9) {
                 value = value * 10 + digit_at(at++);
             }
         }
