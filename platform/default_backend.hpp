@@ -4,6 +4,7 @@
 
 #include "platform/contract.hpp"
 #include "platform/epoll.hpp"
+#include "platform/kqueue.hpp"
 #include "platform/poll.hpp"
 
 #ifdef NETIO_BACKEND_HEADER
@@ -17,6 +18,8 @@ NETIO_BEGIN
 using default_backend = user_backend;
 #elif NETIO_HAS_EPOLL
 using default_backend = epoll;
+#elif NETIO_HAS_KQUEUE
+using default_backend = kqueue;
 #elif NETIO_HAS_POLL
 using default_backend = poll;
 #elif NETIO_PLATFORM

@@ -38,6 +38,17 @@
 #define NETIO_HAS_POSIX 0
 #endif
 #define NETIO_HAS_POLL NETIO_HAS_POSIX
+// OpenBSD and NetBSD before 10 have no EVFILT_USER, which wakes the loop. Linux has no kqueue, but
+// an emulation on the include path is taken, as the tests do; it is never the default there.
+#if defined(__NetBSD__)
+#include <sys/param.h>
+#endif
+#if NETIO_HAS_POSIX && __has_include(<sys/event.h>) && !defined(__OpenBSD__) &&                   \
+    (!defined(__NetBSD__) || __NetBSD_Version__ >= 1000000000)
+#define NETIO_HAS_KQUEUE 1
+#else
+#define NETIO_HAS_KQUEUE 0
+#endif
 #if defined(__x86_64__) || defined(_M_X64)
 #define NETIO_HAS_X86_64 1
 #else

@@ -24,6 +24,7 @@
 #include "platform/socket_posix.hpp"
 #include "platform/waiting.hpp"
 #include "platform/epoll.hpp"
+#include "platform/kqueue.hpp"
 #include "platform/poll.hpp"
 #include "src/events.hpp"
 #include "src/hooks.hpp"
