@@ -15,6 +15,7 @@
 #include "tests/epoll_test.cpp"
 #include "tests/error_test.cpp"
 #include "tests/kqueue_double_test.cpp"
+#include "tests/kqueue_test.cpp"
 #include "tests/lifecycle_test.cpp"
 #include "tests/marker_test.cpp"
 #include "tests/poll_test.cpp"

@@ -105,6 +105,7 @@ struct queue {
     int kick;  // an eventfd, readable while a knote of EVFILT_USER is set off
     pid_t owner;
     bool writers_first;
+    epoll_event found[512];
     knote users[users_max];
     knote reading[descriptors_max];
     knote writing[descriptors_max];
@@ -340,12 +341,11 @@ inline int take_users(queue& in, struct kevent* out, int room) {
 }
 
 inline int take_sockets(queue& in, bool writes, struct kevent* out, int room) {
-    epoll_event found[64];
     int count = 0;
     const int from = writes ? in.writers : in.readers;
-    const int ready = room == 0 ? 0 : ::epoll_wait(from, found, std::min(room, 64), 0);
+    const int ready = room == 0 ? 0 : ::epoll_wait(from, in.found, std::min(room, 512), 0);
     for (int at = 0; at < ready; ++at) {
-        knote& of = (writes ? in.writing : in.reading)[found[at].data.fd];
+        knote& of = (writes ? in.writing : in.reading)[in.found[at].data.fd];
         if (!of.there || !of.enabled) {
             continue;
         }
