@@ -618,7 +618,7 @@ inline constexpr auto crc32c_shifts = [] {
     return out;
 }();
 
-__attribute__((target("sse4.2,pclmul"))) inline std::uint64_t crc32c_shifted(
+__attribute__((target("sse4.2,pclmul,crc32"))) inline std::uint64_t crc32c_shifted(
     std::uint64_t state, std::size_t words) noexcept {
     using pair = long long __attribute__((vector_size(16)));
     const pair left = {static_cast<long long>(state), 0};
@@ -628,7 +628,7 @@ __attribute__((target("sse4.2,pclmul"))) inline std::uint64_t crc32c_shifted(
 
 /// One crc32 step takes 3 cycles but a new one can start each cycle: three streams side by side,
 /// joined by carry-less products folded into the last word of the third.
-__attribute__((target("sse4.2,pclmul"))) inline std::uint64_t crc32c_three(
+__attribute__((target("sse4.2,pclmul,crc32"))) inline std::uint64_t crc32c_three(
     const std::byte* at, std::size_t words, std::uint64_t state) noexcept {
     const auto word = [](const std::byte* from) noexcept {
         std::uint64_t value;
@@ -650,7 +650,7 @@ __attribute__((target("sse4.2,pclmul"))) inline std::uint64_t crc32c_three(
 }
 
 /// The raw state after `count` bytes, neither inverted before nor after.
-__attribute__((target("sse4.2,pclmul"))) inline std::uint32_t crc32c_machine(
+__attribute__((target("sse4.2,pclmul,crc32"))) inline std::uint32_t crc32c_machine(
     const std::byte* at, std::size_t count, std::uint32_t before) noexcept {
     std::uint64_t state = before;
     while (count >= 96) {
