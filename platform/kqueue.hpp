@@ -436,7 +436,7 @@ private:
     static constexpr std::uint32_t result_sent = 1u << 14;
     static constexpr std::uint32_t result_send_failed = 1u << 15;
     static constexpr std::uint32_t result_disarmed = 1u << 16;
-    // Above: why the kernel did not take the registration, 0 if it did.
+    // Above: the errno that the kernel told of, be it the socket's or that of a refused change.
     static constexpr std::uint32_t code_shift = 24;
 
     // An id names a block of any kind in a list: its kind and its index plus one.
@@ -625,13 +625,19 @@ private:
         if (!is_of(at, what)) {
             return;
         }
-        at.flags |= readable | (static_cast<std::uint32_t>(code) & 0xFF) << code_shift;
+        keep_code(at, static_cast<std::uint32_t>(code));
+        at.flags |= readable;
         if ((at.flags & send_waits) != 0) {
             resume_send(at, who.index());
         }
         link(who.index() + 1);
     }
 
+    /// It fails what finds no reason of its own: the socket gives its error away only once, maybe
+    /// to somebody else.
+    static void keep_code(connection& at, std::uint32_t code) noexcept {
+        at.flags = (at.flags & ((1u << code_shift) - 1)) | code << code_shift;
+    }
     static int code_of(const connection& at) noexcept {
         return static_cast<int>(at.flags >> code_shift);
     }
@@ -743,6 +749,9 @@ private:
         if (ended || !can_write) {
             at.flags |= readable;
         }
+        if (ended && what.fflags != 0) {
+            keep_code(at, what.fflags);
+        }
         if ((at.flags & connecting) != 0) {
             if (ended || can_write) {
                 finish_connect(at, token::of(who.index(), at.generation), to);
@@ -819,19 +828,17 @@ private:
             at.flags &= out.disarmed ? ~(receiving | into_memory) : ~0u;
             return;
         }
-        int code = errno;
+        const bool silent = got == 0 || errno == EAGAIN;
+        const int code = silent ? code_of(at) : errno;
         if (buffer != none_index) {
             pool_->give(buffer, side::input, 0);
         }
-        if (got < 0 && code == EAGAIN) {
-            code = code_of(at);
-            if (code == 0) {
-                at.flags &= ~readable;
-                return;
-            }
+        if (got < 0 && code == 0) {
+            at.flags &= ~readable;
+            return;
         }
         at.flags = (at.flags & ~(receiving | into_memory)) | receive_over;
-        if (got == 0) {
+        if (code == 0) {
             to.put(who, operation::receive, event_kind::ended);
         } else {
             to.fail(who, operation::receive, detail::error_of(code), code);

@@ -41,6 +41,7 @@ struct kqueue_counting_sys : netio::kqueue_sys {
     static inline int refused_code = 0;
     static inline int change_count = 0;  // that the last wait made
     static inline bool peer_is_gone = false;  // accept tells no address
+    static inline bool error_is_gone = false;  // somebody asked for the socket's error before
     static inline std::int64_t last_timeout_ns = 0;  // -1 for one without end
     static inline void (*on_receive)() = nullptr;    // just before it
     static inline void (*on_trigger)() = nullptr;
@@ -76,7 +77,7 @@ struct kqueue_counting_sys : netio::kqueue_sys {
         refused_filter = refused_code = 0;
         on_receive = nullptr;
         on_trigger = nullptr;
-        peer_is_gone = false;
+        peer_is_gone = error_is_gone = false;
         yields = 0;
     }
     static int of(kqueue_call which) { return counts[static_cast<int>(which)]; }
@@ -125,6 +126,9 @@ struct kqueue_counting_sys : netio::kqueue_sys {
                                               : -1;
     }
     static int getsockopt(int of, int level, int option, void* value, socklen_t* size) noexcept {
+        if (error_is_gone) {
+            real::getsockopt(of, level, option, value, size);
+        }
         return enter(kqueue_call::getsockopt) ? real::getsockopt(of, level, option, value, size)
                                               : -1;
     }
@@ -634,6 +638,18 @@ TEST_CASE("kqueue hands on the listener's options and makes accepted sockets fit
 
 // ---- edges
 
+namespace {
+
+/// A port of loopback that nobody listens on.
+std::uint16_t kqueue_dead_port() {
+    const netio::os_handle made = kqueue_backend::listen({netio::loopback_ipv4(0), {}}, {});
+    const std::uint16_t port = kqueue_backend::local_of(made.handle).value.port;
+    kqueue_backend::close_handle(made.handle, false);
+    return port;
+}
+
+}  // namespace
+
 TEST_CASE("kqueue reads on after a short read that came with the end of stream") {
     kqueue_rig rig;
     kqueue_door door(rig);
@@ -714,6 +730,29 @@ TEST_CASE("kqueue gives what was received before a reset, then the reset") {
     CHECK(failed.why == netio::error::connection_reset);
     CHECK(failed.os_code == ECONNRESET);
     rig.close(kqueue_who(0));
+}
+
+TEST_CASE("kqueue knows an error from the event, whoever took it from the socket") {
+    kqueue_rig rig;
+    kqueue_door door(rig);
+    kqueue_client client = door.connect(kqueue_who(0));
+    rig.wait(0);
+    client.reset();
+    rig.wait(kqueue_long_ns);
+    int code = 0;
+    socklen_t size = sizeof(code);
+    ::getsockopt(static_cast<int>(door.accepted_last), SOL_SOCKET, SO_ERROR, &code, &size);
+    CHECK(code == ECONNRESET);
+    rig.receive(kqueue_who(0));
+    const event failed = rig.until(event_kind::failed);
+    CHECK(failed.op == operation::receive);
+    CHECK(failed.os_code == ECONNRESET);
+    rig.close(kqueue_who(0));
+    kqueue_counts::error_is_gone = true;
+    REQUIRE(rig.backend.start_connect({netio::loopback_ipv4(kqueue_dead_port()), {}}, {},
+                                      kqueue_who(1)));
+    CHECK(rig.until(event_kind::failed).op == operation::connect);
+    rig.close(kqueue_who(1));
 }
 
 TEST_CASE("kqueue does not spin on a reset connection that neither reads nor writes") {
@@ -1139,18 +1178,6 @@ TEST_CASE("kqueue does not spin while datagrams and bytes wait for a buffer") {
 }
 
 // ---- connecting
-
-namespace {
-
-/// A port of loopback that nobody listens on.
-std::uint16_t kqueue_dead_port() {
-    const netio::os_handle made = kqueue_backend::listen({netio::loopback_ipv4(0), {}}, {});
-    const std::uint16_t port = kqueue_backend::local_of(made.handle).value.port;
-    kqueue_backend::close_handle(made.handle, false);
-    return port;
-}
-
-}  // namespace
 
 TEST_CASE("kqueue connects, and the connection is attached at once") {
     kqueue_rig rig;
