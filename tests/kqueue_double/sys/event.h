@@ -97,7 +97,7 @@ inline constexpr int descriptors_max = 32768;
 inline constexpr int users_max = 8;
 inline constexpr int queues_max = 64;
 
-/// One kqueue. It lies in pages of its own, so that tests which watch the heap see nothing of it.
+/// One kqueue. It lies in pages of its own: tests that watch the heap see nothing of it.
 struct queue {
     int descriptor;  // what the caller has: an epoll that holds the three below
     int readers;     // an epoll of the knotes that read
@@ -124,10 +124,7 @@ struct world {
         return nullptr;
     }
 };
-inline world& all() {
-    static world* const kept = new world;  // never destroyed: close may be called at the very end
-    return *kept;
-}
+inline constinit world shared{};
 
 inline void close_really(int descriptor) { ::syscall(SYS_close, descriptor); }
 
@@ -422,7 +419,7 @@ inline void drop_queue(world& in, queue& which) {
 
 /// What a kernel does of itself: the knotes of a descriptor, and a queue, go when it is closed.
 inline void closing(int descriptor) {
-    world& in = all();
+    world& in = shared;
     const std::lock_guard<std::mutex> lock(in.mutex);
     for (queue* each : in.queues) {
         if (each == nullptr || each->owner != ::getpid()) {
@@ -470,7 +467,7 @@ extern "C" __attribute__((used)) inline int close(int descriptor) {
 
 inline int kqueue() {
     using namespace kqueue_double;
-    world& in = all();
+    world& in = shared;
     const std::lock_guard<std::mutex> lock(in.mutex);
     queue** const free = std::find_if(in.queues, in.queues + queues_max, [](queue* each) {
         return each == nullptr || each->owner != ::getpid();  // a parent's is not inherited
@@ -495,8 +492,8 @@ inline int kqueue() {
 inline int kevent(int descriptor, const struct kevent* changes, int change_count,
                   struct kevent* out, int room, const timespec* timeout) {
     using namespace kqueue_double;
-    std::unique_lock<std::mutex> lock(all().mutex);
-    queue* of = all().find(descriptor);
+    std::unique_lock<std::mutex> lock(shared.mutex);
+    queue* of = shared.find(descriptor);
     if (of == nullptr) {
         errno = EBADF;
         return -1;
@@ -514,7 +511,7 @@ inline int kevent(int descriptor, const struct kevent* changes, int change_count
             return count;
         }
         const int found = sleep_until(lock, descriptor, timeout == nullptr, end_ns);
-        of = all().find(descriptor);
+        of = shared.find(descriptor);
         if (found <= 0 || of == nullptr) {
             errno = of == nullptr ? EBADF : errno;
             return found == 0 && of != nullptr ? 0 : -1;
