@@ -2175,6 +2175,40 @@ TEST_CASE("kqueue enters the kernel for changes alone only when there are too ma
     CHECK(kqueue_counts::of(kqueue_call::flush) == 1);
 }
 
+TEST_CASE("kqueue makes every change of a batch though one is taken back and one fails") {
+    kqueue_rig rig;
+    std::vector<int> peers;
+    for (std::uint32_t index = 0; index < 100; ++index) {
+        int pair[2];
+        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
+        if (index == 7) {  // what no kqueue watches, in place of a socket
+            ::close(pair[0]);
+            pair[0] = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+        }
+        peers.push_back(pair[1]);
+        REQUIRE(rig.backend.attach(pair[0], kqueue_who(index)));
+        rig.receive(kqueue_who(index));
+    }
+    rig.backend.start_close(kqueue_who(50), true);
+    kqueue_counts::reset();
+    rig.wait(0);  // closed, without the kernel
+    rig.wait(0);
+    CHECK(kqueue_counts::change_count == 99);
+    CHECK(kqueue_counts::of(kqueue_call::wait) == 1);
+    CHECK(rig.until(event_kind::closed).who == kqueue_who(50));
+    CHECK(rig.until(event_kind::failed).who == kqueue_who(7));
+    for (std::uint32_t index = 0; index < 100; ++index) {
+        if (index != 50 && index != 7) {
+            REQUIRE(::write(peers[index], "x", 1) == 1);
+            const event received = rig.until(event_kind::received);
+            CHECK(received.who == kqueue_who(index));
+            rig.text_of(received);
+        }
+        ::close(peers[index]);
+    }
+    rig.quiet();
+}
+
 TEST_CASE("kqueue tells of each connection that the kernel would not watch") {
     for (const bool whole_call : {true, false}) {
         CAPTURE(whole_call);
