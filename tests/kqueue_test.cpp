@@ -40,6 +40,7 @@ struct kqueue_counting_sys : netio::kqueue_sys {
     static inline int refused_filter = 0;  // the kernel refuses kept changes of this filter
     static inline int refused_code = 0;
     static inline int change_count = 0;  // that the last wait made
+    static inline bool interrupted = false;  // the next wait, when it has made its changes
     static inline bool peer_is_gone = false;  // accept tells no address
     static inline bool error_is_gone = false;  // somebody asked for the socket's error before
     static inline std::int64_t last_timeout_ns = 0;  // -1 for one without end
@@ -77,7 +78,7 @@ struct kqueue_counting_sys : netio::kqueue_sys {
         refused_filter = refused_code = 0;
         on_receive = nullptr;
         on_trigger = nullptr;
-        peer_is_gone = error_is_gone = false;
+        interrupted = peer_is_gone = error_is_gone = false;
         yields = 0;
     }
     static int of(kqueue_call which) { return counts[static_cast<int>(which)]; }
@@ -177,6 +178,12 @@ struct kqueue_counting_sys : netio::kqueue_sys {
                               ? -1
                               : std::int64_t{timeout->tv_sec} * 1'000'000'000 + timeout->tv_nsec;
         if (!enter(kqueue_call::wait)) {
+            return -1;
+        }
+        if (interrupted) {
+            interrupted = false;
+            real::kevent(in, changes, count, nullptr, 0, nullptr);
+            errno = EINTR;
             return -1;
         }
         if (refused_code == 0) {
@@ -920,9 +927,12 @@ TEST_CASE("kqueue gives a released handle back unclosed and forgets it") {
     kqueue_rig rig;
     kqueue_door door(rig);
     kqueue_client client = door.connect(kqueue_who(0));
+    rig.quiet();  // the kernel has heard of it
     const netio::socket_handle handle = rig.backend.release(kqueue_who(0));
     client.send("still open");
+    rig.wait(20'000'000);
     rig.quiet();
+    CHECK(rig.backend.stale_count() == 0);
     REQUIRE(rig.backend.attach(handle, kqueue_who(1)));
     rig.receive(kqueue_who(1));
     CHECK(rig.text_of(rig.until(event_kind::received)) == "still open");
@@ -2241,6 +2251,21 @@ TEST_CASE("kqueue tells of each connection that the kernel would not watch") {
         }
         rig.quiet();
     }
+}
+
+TEST_CASE("kqueue takes the changes of an interrupted wait as made") {
+    kqueue_rig rig;
+    kqueue_door door(rig);
+    kqueue_client client = door.connect(kqueue_who(0));
+    rig.receive(kqueue_who(0));
+    kqueue_counts::interrupted = true;
+    CHECK(rig.wait(kqueue_long_ns) == 0);
+    CHECK(kqueue_counts::change_count == 1);
+    rig.quiet();
+    CHECK(kqueue_counts::change_count == 0);
+    client.send("x");
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "x");
+    rig.close(kqueue_who(0));
 }
 
 TEST_CASE("kqueue fails what it can't be told about: receives, sends and connects") {
