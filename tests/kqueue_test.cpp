@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <string>
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <thread>
 #include <vector>
@@ -40,6 +41,7 @@ struct kqueue_counting_sys : netio::kqueue_sys {
     static inline int refused_filter = 0;  // the kernel refuses kept changes of this filter
     static inline int refused_code = 0;
     static inline int change_count = 0;  // that the last wait made
+    static inline bool close_unseen = false;  // the queue keeps the knote, as some emulations do
     static inline bool interrupted = false;  // the next wait, when it has made its changes
     static inline bool peer_is_gone = false;  // accept tells no address
     static inline bool error_is_gone = false;  // somebody asked for the socket's error before
@@ -78,7 +80,7 @@ struct kqueue_counting_sys : netio::kqueue_sys {
         refused_filter = refused_code = 0;
         on_receive = nullptr;
         on_trigger = nullptr;
-        interrupted = peer_is_gone = error_is_gone = false;
+        close_unseen = interrupted = peer_is_gone = error_is_gone = false;
         yields = 0;
     }
     static int of(kqueue_call which) { return counts[static_cast<int>(which)]; }
@@ -147,7 +149,7 @@ struct kqueue_counting_sys : netio::kqueue_sys {
     }
     static int close(int what) noexcept {
         enter(kqueue_call::close);  // it closes even when it reports an error
-        return real::close(what);
+        return close_unseen ? static_cast<int>(::syscall(SYS_close, what)) : real::close(what);
     }
     static int kqueue_create() noexcept {
         return enter(kqueue_call::create) ? real::kqueue_create() : -1;
@@ -919,6 +921,34 @@ TEST_CASE("kqueue is not disturbed by a duplicate of a closed socket") {
     CHECK(rig.backend.stale_count() == 0);  // closed is forgotten, whoever else has the socket
     CHECK(kqueue_counts::of(kqueue_call::wait) <= 9);
     CHECK(kqueue_counts::of(kqueue_call::receive) == 0);
+    ::close(duplicate);
+    rig.close(kqueue_who(0, 2));
+}
+
+TEST_CASE("kqueue drops by its generation what is told of a closed one after all") {
+    kqueue_rig rig;
+    kqueue_door door(rig);
+    kqueue_client client = door.connect(kqueue_who(0));
+    rig.quiet();
+    const int number = static_cast<int>(door.accepted_last);
+    const int duplicate = ::fcntl(number, F_DUPFD_CLOEXEC, 0);
+    kqueue_counts::close_unseen = true;
+    rig.close(kqueue_who(0));
+    kqueue_counts::close_unseen = false;
+    const int filler = ::fcntl(duplicate, F_DUPFD_CLOEXEC, number);  // the number stays taken
+    REQUIRE(filler == number);
+    kqueue_client next = door.connect(kqueue_who(0, 2));
+    rig.receive(kqueue_who(0, 2));
+    rig.quiet();
+    kqueue_counts::reset();
+    client.send("to the duplicate");
+    rig.wait(20'000'000);
+    rig.quiet();
+    CHECK(rig.backend.stale_count() == 1);
+    CHECK(kqueue_counts::of(kqueue_call::receive) == 0);
+    next.send("mine");
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "mine");
+    ::close(filler);
     ::close(duplicate);
     rig.close(kqueue_who(0, 2));
 }
