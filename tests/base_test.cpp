@@ -1,5 +1,7 @@
 #include "netio.hpp"
 
+#include "tests/emulated.hpp"
+
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -66,7 +68,11 @@ TEST_CASE("base: versions compare by major, minor and patch") {
 
 TEST_CASE("base: a failed assert says one line and ends the program by a signal") {
     const base_death death = base_fail_in_child();
-    CHECK(std::string_view{death.said} == "netio: assert failed: two < one (some.hpp:12)\n");
+    std::string_view said{death.said};
+    if (emulated()) {  // an emulator says a line of its own about the signal, after ours
+        said = said.substr(0, said.find('\n') + 1);
+    }
+    CHECK(said == "netio: assert failed: two < one (some.hpp:12)\n");
     CHECK(death.by_signal);
 }
 

@@ -2,6 +2,8 @@
 // after a failure.
 #include "netio.hpp"
 
+#include "tests/emulated.hpp"
+
 #include <doctest/doctest.h>
 
 #if NETIO_HAS_EPOLL
@@ -266,8 +268,10 @@ TEST_CASE("socket_posix sets every option it is asked for") {
     CHECK(made.option(SOL_SOCKET, SO_PRIORITY) == 3);
     char device[16] = {};
     socklen_t size = sizeof(device);
-    CHECK(::getsockopt(made.descriptor(), SOL_SOCKET, SO_BINDTODEVICE, device, &size) == 0);
-    CHECK(std::string_view(device) == "lo");
+    if (!emulated()) {  // qemu-user sets this option and can't read it
+        CHECK(::getsockopt(made.descriptor(), SOL_SOCKET, SO_BINDTODEVICE, device, &size) == 0);
+        CHECK(std::string_view(device) == "lo");
+    }
 }
 
 TEST_CASE("socket_posix marks IPv6 traffic too, on a dual-stack socket both kinds") {
