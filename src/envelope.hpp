@@ -599,7 +599,8 @@ public:
                    ? std::bit_cast<std::int64_t>(detail::load_little<std::uint64_t>(at_ + 1))
                    : otherwise;
     }
-    /// The bits are the peer's: a NaN keeps its payload.
+    /// The bits are the peer's: a NaN keeps its payload (on i386, where a function returns through
+    /// the x87 registers, a signalling one comes back quiet).
     double as_real(double otherwise = 0) const noexcept {
         return is(value_tag::real)
                    ? std::bit_cast<double>(detail::load_little<std::uint64_t>(at_ + 1))

@@ -903,7 +903,11 @@ TEST_CASE("envelope: a span one byte too short gives 0 and nothing past its end"
 TEST_CASE("envelope: numbers keep every bit") {
     std::byte room[256];
     rpc::writer out(room);
+#if defined(__i386__)
+    const std::uint64_t odd_nan = 0x7FFC000000000123;  // x87 registers make a signalling one quiet
+#else
     const std::uint64_t odd_nan = 0x7FF4000000000123;
+#endif
     out.begin(rpc::envelope_kind::request, ~std::uint64_t{0}, "n");
     out.value_int(std::numeric_limits<std::int64_t>::min());
     out.value_int(std::numeric_limits<std::int64_t>::max());
