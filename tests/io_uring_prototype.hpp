@@ -218,7 +218,8 @@ private:
     }
     std::byte* map(std::size_t byte_count, std::int64_t offset) const noexcept {
         void* const at = ::mmap(nullptr, byte_count, PROT_READ | PROT_WRITE,
-                                MAP_SHARED | MAP_POPULATE, descriptor_, offset);
+                                MAP_SHARED | MAP_POPULATE, descriptor_,
+                                static_cast<off_t>(offset));
         return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
     }
     void locate(const parameters& how) noexcept {

@@ -952,11 +952,12 @@ inline void life::on_post(connection& c, std::uint64_t word) noexcept {
 
 inline void life::on_timer(std::uint64_t word) noexcept {
     guard inside(*this, life_hook::on_timer);
-    if (!check(word < timers_.size() && timers_[word].armed, "a timer fires once")) {
+    const std::size_t at = static_cast<std::size_t>(word);
+    if (!check(word < timers_.size() && timers_[at].armed, "a timer fires once")) {
         return;
     }
-    timers_[word].armed = false;
-    check(net.now_ns() >= timers_[word].due_ns, "a timer fires early");
+    timers_[at].armed = false;
+    check(net.now_ns() >= timers_[at].due_ns, "a timer fires early");
 }
 
 inline void life::on_deadline(connection& c, deadline_kind which) noexcept {
