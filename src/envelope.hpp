@@ -375,7 +375,6 @@ struct walk_level {
     const char* key;    // the last one; null: none yet
     std::uint32_t key_bytes;
     std::uint32_t left;
-    bool is_map;
 };
 static_assert(std::is_trivially_default_constructible_v<walk_level>);    // 63 of them, none touched
 
@@ -421,11 +420,14 @@ NETIO_INLINE bool walk_scalar(reader<Checked>& in, std::uint8_t tag) noexcept {
 }
 
 /// The items of a list or map whose count was just read, and all below them. A stack of fixed
-/// height instead of recursion: a hostile peer chooses the nesting.
+/// height instead of recursion: a hostile peer chooses the nesting. Which levels are maps stands
+/// beside them, not in them: that keeps the frame below 1 KiB where a pointer has 32 bits.
 template <bool Checked>
 bool walk_items(reader<Checked>& in, std::uint32_t count, bool is_map) noexcept {
     walk_level levels[value_depth_max - 1];    // an item of the last one is at level 64
-    levels[0] = {nullptr, 0, count, is_map};
+    bool maps[value_depth_max - 1];
+    levels[0] = {nullptr, 0, count};
+    maps[0] = is_map;
     std::uint32_t open = 1;
     in.deepest = open + 1;
     while (open != 0) {
@@ -436,7 +438,7 @@ bool walk_items(reader<Checked>& in, std::uint32_t count, bool is_map) noexcept 
         }
         --level.left;
         std::uint8_t tag = 0;
-        if ((level.is_map && !walk_key(in, level)) || !in.take(tag)) {
+        if ((maps[open - 1] && !walk_key(in, level)) || !in.take(tag)) {
             return false;
         }
         const bool map_inside = tag == static_cast<std::uint8_t>(value_tag::map);
@@ -453,7 +455,8 @@ bool walk_items(reader<Checked>& in, std::uint32_t count, bool is_map) noexcept 
             if (Checked && open == value_depth_max - 1) {
                 return false;
             }
-            levels[open++] = {nullptr, 0, count, map_inside};
+            maps[open] = map_inside;
+            levels[open++] = {nullptr, 0, count};
             in.deepest = in.deepest > open ? in.deepest : open + 1;
         }
     }
