@@ -1,6 +1,7 @@
 // ARP1 envelopes: golden bytes, every cut and bit flip of them, hostile counts, the writer's rules.
 #include "netio.hpp"
 
+#include "tests/envelope_goldens.hpp"
 #include "tests/envelope_rebuild.hpp"
 
 #include <doctest/doctest.h>
@@ -44,31 +45,6 @@ envelope_octets envelope_hex(std::string_view text) {
     }
     return out;
 }
-
-constexpr std::string_view envelope_ping =
-    "41525031 01 01 0000 0100000000000000 04000000 70696e67 00000000 00000000 00000000";
-constexpr std::string_view envelope_unknown =
-    "41525031 01 03 0000 0700000000000000 16000000 7270632f756e6b6e6f776e2d6361706162696c697479"
-    "00000000 00000000 00000000";
-constexpr std::string_view envelope_put =
-    "41525031 01 01 0300 0200000000000000 03000000 707574 00000000 03000000 010203 00000000";
-constexpr std::string_view envelope_response =
-    "4152503181020000 0100000000000000 00000000 01000000 00 04 02000000 6f6b 00000000 00000000";
-constexpr std::string_view envelope_values =
-    "4152503181010000030000000000000001000000760a00000000000001010002feffffffffffffff00030000000000"
-    "00f83f00040000000000050200000000020100000000000000000602000000010000006101000100000062000007"
-    "000801000000ff000903000000612e620000000000000000";
-constexpr std::string_view envelope_pipelined =
-    "4152503181010000040000000000000001000000630200000002000102030405060708090a0b0c0d0e0f0103000000"
-    "000000000000000000000000";
-constexpr std::string_view envelope_hello =
-    "41525031810400000000000000000000000000000000000000000000010000000001020304050607"
-    "08090a0b0c0d0e0f0200000003000000676574050000007374617473102700000000000000000004"
-    "000000008813000000000000a0860100000000000001000000000000a08601000000000080969800"
-    "000000000503000000612e62";
-constexpr std::string_view envelope_goldens[] = {
-    envelope_ping,   envelope_unknown,   envelope_put,  envelope_response,
-    envelope_values, envelope_pipelined, envelope_hello};
 
 rpc::capability_id envelope_id() {
     rpc::capability_id id{};
