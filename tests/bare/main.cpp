@@ -42,7 +42,7 @@ netio::bytes unhex(std::string_view text) {
     return {input, count};
 }
 
-// ---- PROXY ---------------------------------------------------------------------------------------
+// ---- PROXY --------------------------------------------------------------------------------------
 
 /// Takes `wanted` from the front of `text`.
 bool eat(std::string_view& text, std::string_view wanted) {
@@ -121,7 +121,7 @@ bool proxy_comes_back() {
     return holds && netio::proxy::parse({output, size}).status == netio::parse_status::invalid;
 }
 
-// ---- envelopes -----------------------------------------------------------------------------------
+// ---- envelopes ----------------------------------------------------------------------------------
 
 bool envelopes_come_back() {
     bool holds = true;
@@ -139,7 +139,7 @@ bool envelopes_come_back() {
     return holds;
 }
 
-// ---- the wheel -----------------------------------------------------------------------------------
+// ---- the wheel ----------------------------------------------------------------------------------
 
 constexpr std::uint32_t timer_count = 500;
 alignas(8) std::byte heads[netio::wheel::heads_bytes];
@@ -173,7 +173,7 @@ bool wheel_is_exact() {
     return holds && next == timer_count + 1 && wheel.next_due() == netio::wheel::never;
 }
 
-// ---- what they stand on --------------------------------------------------------------------------
+// ---- what they stand on -------------------------------------------------------------------------
 
 alignas(8) std::byte cells[8 * netio::post_queue::cell_bytes];
 netio::post_queue posts;
