@@ -1,0 +1,361 @@
+#!/usr/bin/env python3
+"""What passes where: one table of suites (rows) and platforms (columns).
+
+    tests/matrix.py                    runs every column, prints the table and keeps it in
+                                       docs/platforms.md, between its two markers
+    tests/matrix.py --columns A,B      runs these columns whole; a line a suite, as tests do
+    tests/matrix.py --short A,B        the same of the shorter unit, for the suite
+    tests/matrix.py --list             the columns
+
+A row and a column are one line each in ROWS and COLUMNS. A column is one program: every test as one
+unit, or those files that it names, built and run as the column says. A case belongs to each row
+whose words its name begins with, or whose files it stands in; where a column is one backend of
+several in the same program, the ending of the name decides.
+"""
+import dataclasses
+import html
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import tap
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = pathlib.Path(os.environ.get("NETIO_BUILD", ROOT / "build/matrix"))
+PAGE = ROOT / "docs/platforms.md"
+BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
+
+PARTS = ("base", "error", "endpoint", "crc32c", "slab", "wheel", "buffer_pool", "post_queue",
+         "proxy", "envelope")
+SHORT = (*PARTS, "simulator", "conformance_simulator", "lifecycle", "relay")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    says: str
+    names: str = ""        # what the name of a case begins with
+    files: tuple = ()      # or the tests it stands in: "wheel" is tests/wheel_test.cpp
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    says: str
+    program: str           # columns with one program share it
+    build: tuple           # the compiler and what only this column wants
+    run: tuple = ()        # what runs the program, if this machine can't
+    endings: tuple = ()    # only names with one of these endings count as this column's
+    files: tuple = ()      # tests that this platform has; none named: tests/all.cpp
+    apart: str = ""        # cases that want a process of their own, a filter of doctest
+    left_out: str = ""     # cases that can't run here, and in `why` the reason
+    why: str = ""
+    as_in: str = ""        # the column where rows of files stand, for a second one of a program
+    allocations: str = ""  # the program of tests/no_heap, or why there is none
+
+
+ROWS = (
+    Row("parts", files=PARTS),
+    *(Row(f"P{number}", names=f"P{number} ") for number in range(1, 15)),
+    Row("calls", names=r"(listen|open|close|attach|release|wait|wake|ready|available|"
+                       r"(start|stop|end)_\w+|close_handle|wait_handle) "),
+    Row("server", names="server "),
+    Row("datagrams", names="datagrams "),
+    Row("PROXY vectors", names="PROXY vectors "),
+    Row("simulator", files=("simulator", "server", "server_rules", "server_proxy", "marker",
+                            "relay")),
+    Row("lifecycle", files=("lifecycle",)),
+    Row("leak", names="leak "),
+    Row("wiping", names="wiping "),
+)
+NO_ALLOCATION = "no allocation"
+
+NATIVE = ("g++", "-Itests/kqueue_double")
+WIRE = ("-static", "-Itests/kqueue_double")
+TRAP = "the trap of tests/no_heap replaces glibc's malloc on this machine"
+CRASHES = "qemu-i386 7.2 gives a thread's TLS to the main thread at the next signal"
+
+COLUMNS = (
+    Column("epoll", "native", NATIVE, endings=("epoll",), allocations="epoll"),
+    Column("kqueue, double", "native", NATIVE, endings=("kqueue",), as_in="epoll",
+           allocations="kqueue"),
+    Column("poll", "native", NATIVE, endings=("poll",), as_in="epoll", allocations="poll"),
+    Column("iocp, Wine", "iocp", ("x86_64-w64-mingw32-g++-posix", "-static", "-lws2_32"),
+           run=("wine",), endings=("iocp",),
+           files=("conformance_iocp", "iocp", "service_iocp", "server", "server_rules",
+                  "server_proxy", "proxy")),
+    Column("i686", "i686", ("i686-linux-gnu-g++", *WIRE), run=("qemu-i386",),
+           apart="*[[]threads],*thread*", left_out="epoll sends 8 MiB to a slow reader*",
+           why=CRASHES),
+    Column("aarch64", "aarch64", ("aarch64-linux-gnu-g++", *WIRE), run=("qemu-aarch64",)),
+    Column("armv7", "armv7", ("arm-linux-gnueabihf-g++", *WIRE, "-Wno-psabi"), run=("qemu-arm",)),
+    Column("s390x, big-endian", "s390x", ("s390x-linux-gnu-g++", *WIRE), run=("qemu-s390x",)),
+    Column("musl", "musl", ("zig", "-target", "x86_64-linux-musl", *WIRE)),
+)
+
+
+# ---- building and running ------------------------------------------------------------------------
+
+class Unavailable(Exception):
+    pass
+
+
+def command_of(column):
+    """The compiler's words; zig comes from where tests/zig.sh put it."""
+    if column.build[0] != "zig":
+        for tool in (column.build[0], *column.run[:1]):
+            if not shutil.which(tool):
+                raise Unavailable(f"{tool} is not installed")
+        return list(column.build)
+    found = subprocess.run([ROOT / "tests/zig.sh"], text=True, capture_output=True)
+    if found.returncode != 0:
+        raise Unavailable(found.stderr.strip())
+    return [found.stdout.strip(), "c++", *column.build[1:]]
+
+
+def unit_of(column, names):
+    """The one file to compile: tests/all.cpp, or the same of fewer tests."""
+    if not names:
+        return "tests/all.cpp"
+    there = [name for name in names if (ROOT / f"tests/{name}_test.cpp").exists()]
+    if not there:
+        raise Unavailable("its tests are not here")
+    unit = BUILD / f"{column.program}.cpp"
+    unit.write_text('#include "tests/main.cpp"\n' +
+                    "".join(f'#include "tests/{name}_test.cpp"\n' for name in there),
+                    encoding="utf-8")
+    return str(unit)
+
+
+def build(column, names):
+    program = BUILD / column.program
+    words = command_of(column)
+    libraries = [word for word in words if word.startswith("-l")]
+    words = [word for word in words if word not in libraries]
+    done = subprocess.run([*words, "-std=c++20", "-I.", unit_of(column, names), "-o", str(program),
+                           *libraries], cwd=ROOT, text=True, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    (BUILD / f"{column.program}.log").write_text(done.stdout, encoding="utf-8")
+    if done.returncode != 0:
+        said = [line for line in done.stdout.splitlines() if "error" in line]
+        raise Unavailable("does not build: " + (said or ["no reason given"])[0])
+    return program
+
+
+@dataclasses.dataclass
+class Case:
+    name: str
+    file: str
+    passed: bool
+
+
+CASE = re.compile(r'<TestCase name="([^"]*)" filename="([^"]*)"[^>]*?(skipped="true")?/?>')
+RESULT = re.compile(r'<OverallResultsAsserts [^>]*test_case_success="(\w+)"')
+
+
+def cases_of(said):
+    """Cases in doctest's XML; one without a result has ended the program."""
+    out, open_case = [], None
+    for line in said.splitlines():
+        begun = CASE.search(line)
+        if begun and not begun[3]:
+            file = re.sub(r"_test$", "", pathlib.PurePath(begun[2].replace("\\", "/")).stem)
+            open_case = Case(html.unescape(begun[1]), file, False)
+            out.append(open_case)
+        result = RESULT.search(line)
+        if result and open_case:
+            open_case.passed = result[1] == "true"
+            open_case = None
+    return out
+
+
+def run_once(column, program, *filters):
+    seconds = int(os.environ.get("NETIO_MATRIX_SECONDS", "1500"))
+    environment = {**os.environ, "WINEDEBUG": "-all"}
+    if column.run:
+        environment["NETIO_EMULATED"] = "1"
+    name = BUILD / f"{column.program}.xml"
+    with open(name, "w", encoding="utf-8") as out:
+        try:
+            code = subprocess.run([*column.run, str(program), "--reporters=xml", *filters],
+                                  cwd=ROOT, env=environment, timeout=seconds, stdout=out,
+                                  stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+        except subprocess.TimeoutExpired:
+            code = -1
+    return code, cases_of(name.read_text(encoding="utf-8", errors="replace"))
+
+
+def run(column, program, filters=()):
+    """Every case, whatever ends the program on the way: it goes on behind the one that did."""
+    out = []
+    left_out = ",".join(filter(None, (column.left_out, column.apart)))
+    groups = [[f"-tce={left_out}"] if left_out else [], [f"-tc={column.apart}",
+              f"-tce={column.left_out}"]] if column.apart else [[f"-tce={left_out}"]]
+    for group in groups:
+        begun = 1
+        while True:
+            code, cases = run_once(column, program, *group, *filters, f"--first={begun}")
+            out += cases
+            if code in (0, 1) or not cases:
+                break
+            cases[-1].passed = False
+            begun += len(cases)
+    return out
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+def belongs(case, row, column):
+    if row.files:
+        return case.file in row.files and not (case.name.endswith("]") and "[long" in case.name)
+    if not re.match(row.names, case.name):
+        return False
+    return not column.endings or case.name.endswith(tuple(f".{end}" for end in column.endings))
+
+
+def cell(cases, row, column):
+    """(passed, total) of one row."""
+    own = [case for case in cases if belongs(case, row, column)]
+    return sum(case.passed for case in own), len(own)
+
+
+def allocations(column):
+    """(passed, total) of the trap's program of this backend; a reason if there is none."""
+    if not column.allocations:
+        return TRAP
+    source = ROOT / f"tests/no_heap/server_{column.allocations}.cpp"
+    if not source.exists() and column.allocations == "epoll":
+        source = ROOT / "tests/no_heap/server.cpp"
+    if not source.exists():
+        return "no program of tests/no_heap"
+    program = BUILD / f"no_heap_{column.allocations}"
+    words = ["g++", "-std=c++20", "-O1", "-I.", "-Itests/kqueue_double", str(source),
+             "tests/no_heap/trap.cpp", "-o", str(program), "-pthread"]
+    if subprocess.run(words, cwd=ROOT, stderr=subprocess.DEVNULL).returncode != 0:
+        return "does not build"
+    said = subprocess.run([program], cwd=ROOT, text=True, capture_output=True).stdout
+    passed = len(re.findall(r"^ok ", said, re.M))
+    return passed, passed + len(re.findall(r"^not ok ", said, re.M))
+
+
+class Table:
+    def __init__(self):
+        self.cells = {}
+        self.reasons = []
+        self.failed = []
+
+    def note(self, why):
+        if why not in self.reasons:
+            self.reasons.append(why)
+        return f"[{self.reasons.index(why) + 1}]"
+
+    def put(self, row, column, what):
+        if isinstance(what, str):
+            text = self.note(what)
+        elif what[1] == 0:
+            text = self.note("no such case in this program")
+        else:
+            text = f"{what[0]}/{what[1]}"
+            if what[0] != what[1]:
+                self.failed.append(f"{row}, {column.says}: {text}")
+        self.cells[row, column.says] = text
+
+    def fill(self, column, cases):
+        for row in ROWS:
+            if row.files and column.as_in:
+                self.put(row.says, column, f"the same program as in column {column.as_in}")
+            else:
+                self.put(row.says, column, cell(cases, row, column))
+        self.put(NO_ALLOCATION, column, allocations(column))
+        if column.why:
+            self.cells["left out", column.says] = self.note(f"`{column.left_out}`: {column.why}")
+
+    def text(self):
+        names = [column.says for column in COLUMNS]
+        lines = ["| suite | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+        for row in [*(row.says for row in ROWS), NO_ALLOCATION, "left out"]:
+            cells = [self.cells.get((row, name), "–") for name in names]
+            lines.append(f"| {row} | " + " | ".join(cells) + " |")
+        lines += ["", "Each cell: passed/total, or why it is empty:", ""]
+        lines += [f"{number}. {why}" for number, why in enumerate(self.reasons, 1)]
+        return "\n".join(lines)
+
+
+def keep(text):
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN, 1)
+    _, after = rest.split(END, 1)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+def whole_table():
+    table, done = Table(), {}
+    for column in COLUMNS:
+        try:
+            if column.program not in done:
+                print(f"# {column.says} ...", file=sys.stderr, flush=True)
+                done[column.program] = run(column, build(column, column.files))
+            table.fill(column, done[column.program])
+        except Unavailable as why:
+            for row in [*(row.says for row in ROWS), NO_ALLOCATION]:
+                table.put(row, column, str(why))
+    print(table.text())
+    keep(table.text())
+    for line in table.failed:
+        print(f"FAILED  {line}")
+    return 1 if table.failed else 0
+
+
+# ---- as tests ------------------------------------------------------------------------------------
+
+def say_column(column, short):
+    """A line for each row that has cases."""
+    name = f"{column.says} ({'short' if short else 'whole'})"
+    # Lives of 12 seeds take minutes there: the two other cases of that file stay.
+    filters = ("-tce=whatever peers, handler and kernel do*",) if short else ()
+    try:
+        cases = run(column, build(column, SHORT if short else column.files), filters)
+    except Unavailable as why:
+        if str(why).startswith("does not build"):
+            tap.check(name, False, why)
+        else:
+            tap.skip(name, why)
+        return
+    tap.check(f"{name}: there are cases", len(cases) > 100, len(cases))
+    for row in ROWS:
+        passed, total = cell(cases, row, column)
+        wrong = [case.name for case in cases if belongs(case, row, column) and not case.passed]
+        if total:
+            tap.check(f"{name}: {row.says}, {total} cases", passed == total, " / ".join(wrong))
+    wrong = [case.name for case in cases if not case.passed]
+    tap.check(f"{name}: all {len(cases)} cases", not wrong, " / ".join(wrong))
+
+
+def columns_named(text):
+    for name in text.split(","):
+        found = [column for column in COLUMNS if name in (column.program, column.says)]
+        if not found:
+            sys.exit(f"no column {name}; there are: "
+                     f"{', '.join(column.program for column in COLUMNS)}")
+        yield found[0]
+
+
+def main():
+    BUILD.mkdir(parents=True, exist_ok=True)
+    arguments = sys.argv[1:]
+    if not arguments:
+        sys.exit(whole_table())
+    if arguments == ["--list"]:
+        print("\n".join(f"{column.program}: {column.says}" for column in COLUMNS))
+    elif len(arguments) == 2 and arguments[0] in ("--columns", "--short"):
+        for column in columns_named(arguments[1]):
+            say_column(column, arguments[0] == "--short")
+        tap.finish()
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
