@@ -1582,7 +1582,7 @@ private:
                             World::suffix;
                 doctest::detail::regTest(
                     doctest::detail::TestCase(body, __FILE__, __LINE__,
-                                              doctest::detail::TestSuite{}) *
+                                              doctest::detail::TestSuite{} * "") *
                     names[at].c_str());
             }
         };
