@@ -192,7 +192,7 @@ public:
                        static_cast<std::int64_t>(timeout_ns % 1'000'000'000)};
         wait_argument how{};
         how.timeout = least == 0 || timeout_ns == forever_ns ? 0 : address_of(&span);
-        std::atomic_ref(*submission_tail_).store(tail_, std::memory_order_release);
+        __atomic_store_n(submission_tail_, tail_, __ATOMIC_RELEASE);
         return ::syscall(enter_call, descriptor_, pending(), least, flags | enter_ext_arg, &how,
                          sizeof(how));
     }
@@ -206,15 +206,14 @@ public:
     completion pop() noexcept {
         NETIO_ASSERT(unread() != 0);
         const completion out = at(*completion_head_);
-        std::atomic_ref(*completion_head_)
-            .store(*completion_head_ + 1, std::memory_order_release);
+        __atomic_store_n(completion_head_, *completion_head_ + 1, __ATOMIC_RELEASE);
         return out;
     }
     bool overflown() const noexcept { return (load(flags_) & submission_overflow) != 0; }
 
 private:
     static std::uint32_t load(std::uint32_t* from) noexcept {
-        return std::atomic_ref(*from).load(std::memory_order_acquire);
+        return __atomic_load_n(from, __ATOMIC_ACQUIRE);  // libc++ 14 has no atomic_ref
     }
     std::byte* map(std::size_t byte_count, std::int64_t offset) const noexcept {
         void* const at = ::mmap(nullptr, byte_count, PROT_READ | PROT_WRITE,
@@ -335,7 +334,7 @@ public:
 
 private:
     void publish() noexcept {
-        std::atomic_ref(entries_[0].tail).store(tail_, std::memory_order_release);
+        __atomic_store_n(&entries_[0].tail, tail_, __ATOMIC_RELEASE);
     }
 
     buffer_pool* pool_ = nullptr;
