@@ -122,6 +122,14 @@
     }                                                                                              \
     }
 
+// Unsigned arithmetic in this function wraps on purpose: for clang's integer sanitizer, which takes
+// that for a mistake (-fsanitize=integer; nothing the language leaves undefined).
+#if defined(__clang__)
+#define NETIO_WRAPS __attribute__((no_sanitize("unsigned-integer-overflow", "unsigned-shift-base")))
+#else
+#define NETIO_WRAPS
+#endif
+
 #if defined(__GNUC__) || defined(__clang__)
 #define NETIO_LIKELY(condition) __builtin_expect(static_cast<bool>(condition), 1)
 #define NETIO_UNLIKELY(condition) __builtin_expect(static_cast<bool>(condition), 0)
@@ -992,7 +1000,7 @@ private:
     static constexpr std::ptrdiff_t ipv4_letters_max = 15;
 
     /// The digit, or a value above 9 where it is none.
-    static constexpr unsigned digit_at(const char* at) noexcept {
+    NETIO_WRAPS static constexpr unsigned digit_at(const char* at) noexcept {
         return static_cast<unsigned>(static_cast<unsigned char>(*at)) - '0';
     }
 
@@ -1893,7 +1901,10 @@ private:
         return *reinterpret_cast<wheel_node*>(first + stride * index);
     }
     /// Does the list hold a node? Neither 0 nor a mark does.
-    static bool holds(const wheel_node& list) noexcept { return list.next - 1 < list_mark - 1; }
+    /// A `next` of 0 wraps to the largest value.
+    NETIO_WRAPS static bool holds(const wheel_node& list) noexcept {
+        return list.next - 1 < list_mark - 1;
+    }
 
     static std::uint32_t shift_of(std::uint32_t upper_level) noexcept {
         return heads::upper_shift + 6 * upper_level;
@@ -2068,7 +2079,7 @@ private:
     }
 
     /// The list of level 1 that comes first and holds something.
-    stretch next_middle() const noexcept {
+    NETIO_WRAPS stretch next_middle() const noexcept {  // all ones, shifted out at the top
         const auto filled = static_cast<std::uint16_t>(heads_->summary >> 1);
         if (filled == 0) {
             return {never, 0};

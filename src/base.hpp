@@ -84,6 +84,14 @@
     }                                                                                              \
     }
 
+// Unsigned arithmetic in this function wraps on purpose: for clang's integer sanitizer, which takes
+// that for a mistake (-fsanitize=integer; nothing the language leaves undefined).
+#if defined(__clang__)
+#define NETIO_WRAPS __attribute__((no_sanitize("unsigned-integer-overflow", "unsigned-shift-base")))
+#else
+#define NETIO_WRAPS
+#endif
+
 #if defined(__GNUC__) || defined(__clang__)
 #define NETIO_LIKELY(condition) __builtin_expect(static_cast<bool>(condition), 1)
 #define NETIO_UNLIKELY(condition) __builtin_expect(static_cast<bool>(condition), 0)

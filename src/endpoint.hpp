@@ -207,7 +207,7 @@ private:
     static constexpr std::ptrdiff_t ipv4_letters_max = 15;
 
     /// The digit, or a value above 9 where it is none.
-    static constexpr unsigned digit_at(const char* at) noexcept {
+    NETIO_WRAPS static constexpr unsigned digit_at(const char* at) noexcept {
         return static_cast<unsigned>(static_cast<unsigned char>(*at)) - '0';
     }
 

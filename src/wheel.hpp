@@ -238,7 +238,10 @@ private:
         return *reinterpret_cast<wheel_node*>(first + stride * index);
     }
     /// Does the list hold a node? Neither 0 nor a mark does.
-    static bool holds(const wheel_node& list) noexcept { return list.next - 1 < list_mark - 1; }
+    /// A `next` of 0 wraps to the largest value.
+    NETIO_WRAPS static bool holds(const wheel_node& list) noexcept {
+        return list.next - 1 < list_mark - 1;
+    }
 
     static std::uint32_t shift_of(std::uint32_t upper_level) noexcept {
         return heads::upper_shift + 6 * upper_level;
@@ -413,7 +416,7 @@ private:
     }
 
     /// The list of level 1 that comes first and holds something.
-    stretch next_middle() const noexcept {
+    NETIO_WRAPS stretch next_middle() const noexcept {  // all ones, shifted out at the top
         const auto filled = static_cast<std::uint16_t>(heads_->summary >> 1);
         if (filled == 0) {
             return {never, 0};
