@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Builds that are not the usual ones: another C++ library, another C library, a later standard,
+# checks of the library and of the sanitizers, optimised at link time, among other people's names.
+# The short form runs some tests of each; NETIO_LONG=1 runs them all.
+set -u
+tests=(endpoint slab wheel proxy envelope post_queue conformance_epoll server_epoll)
+[ -z "${NETIO_LONG:-}" ] || tests=(all)
+units=()
+
+# The tests as one unit: $NETIO_BUILD/unit.cpp.
+write_unit() {
+    if [ "${tests[0]}" = all ]; then
+        units=(tests/all.cpp)
+        return
+    fi
+    units=("$NETIO_BUILD/unit.cpp")
+    printf '#include "tests/%s.cpp"\n' main "${tests[@]/%/_test}" >"${units[0]}"
+}
+
+# built NAME COMMAND...: compiles the unit to $NETIO_BUILD/NAME; says so if that fails.
+built() {
+    local name=$1
+    shift
+    if ! "$@" -I. -o "$NETIO_BUILD/$name" >"$NETIO_BUILD/$name.log" 2>&1; then
+        grep -m 8 -E 'error|undefined' "$NETIO_BUILD/$name.log"
+        echo "not ok odd_builds: $name: it does not build: see above"
+        return 1
+    fi
+}
+
+# passes NAME WHAT: the program says nothing of a fault and all its cases pass.
+passes() {
+    local name=$1 what=$2 said
+    said=$(setarch "$(uname -m)" -R "$NETIO_BUILD/$name" 2>&1)
+    if grep -qE '\[doctest\] test cases: +[0-9]+ \| +[1-9][0-9]* passed \| 0 failed' <<<"$said" &&
+        ! grep -q 'runtime error:' <<<"$said"; then
+        echo "ok odd_builds: $what"
+    else
+        grep -E 'runtime error|ERROR|\[doctest\]' <<<"$said" | sort -u | head -n 20
+        echo "not ok odd_builds: $what: see above"
+    fi
+}
+
+# lane NAME WHAT COMMAND...
+lane() {
+    local name=$1 what=$2
+    shift 2
+    if built "$name" "$@" "${units[@]}"; then
+        passes "$name" "$what"
+    fi
+}
+
+musl() {
+    local zig
+    if ! zig=$(tests/zig.sh 2>&1); then
+        echo "ok odd_builds: musl, static # SKIP $zig"
+        return
+    fi
+    # It does not look into this system's folders, where doctest is.
+    mkdir -p "$NETIO_BUILD/include"
+    ln -sfn /usr/include/doctest "$NETIO_BUILD/include/doctest"
+    lane musl "musl, static" "$zig" c++ -target x86_64-linux-musl -static -std=c++20 -O0 \
+        -isystem "$NETIO_BUILD/include"
+    if readelf -l "$NETIO_BUILD/musl" 2>/dev/null | grep -q INTERP; then
+        echo "not ok odd_builds: the musl program is static: it asks for an interpreter"
+    else
+        echo "ok odd_builds: the musl program is static"
+    fi
+}
+
+# One build with libc++ and the integer checks of clang, as many compiles as needed, no more.
+libcxx() {
+    if ! compgen -G '/usr/lib/llvm-*/include/c++/v1/span' >/dev/null; then
+        echo "ok odd_builds: libc++ # SKIP Debian's libc++-dev and libc++abi-dev are not installed"
+        return
+    fi
+    lane libcxx "libc++, undefined and integer checks" clang++ -stdlib=libc++ -std=c++20 -O0 -g1 \
+        -fsanitize=undefined,integer -fsanitize-ignorelist=tests/odd/integer.txt
+}
+
+planted_overflow() {
+    cat >"$NETIO_BUILD/planted.cpp" <<'END'
+#include "tests/main.cpp"
+TEST_CASE("planted") { volatile unsigned one = 1; one = one - 2; CHECK(one != 0); }
+END
+    if built planted clang++ -std=c++20 -fsanitize=undefined,integer "$NETIO_BUILD/planted.cpp" &&
+        passes planted planted | grep -q '^not ok '; then
+        echo "ok odd_builds: a planted overflow is found"
+    else
+        echo "not ok odd_builds: a planted overflow is found: it is not"
+    fi
+}
+
+write_unit
+planted_overflow
+libcxx
+lane checked_23 "C++23, checks of libstdc++" g++ -std=c++23 -D_GLIBCXX_ASSERTIONS -O0
+musl
+# No -Wshadow: parameters may be called as somebody's globals are.
+plain=(-std=c++20 -Wall -Wextra -Wconversion -Wundef -Werror -fno-exceptions -fno-rtti)
+for compiler in g++ clang++; do
+    for flag in -O1 -flto; do
+        if built "two_units$flag" "$compiler" "${plain[@]}" "$flag" tests/odd/polluted.cpp \
+            tests/odd/two_units.cpp; then
+            "$NETIO_BUILD/two_units$flag" &&
+                echo "ok odd_builds: two units, one full of other names, $compiler $flag" ||
+                echo "not ok odd_builds: two units, $compiler $flag: exit code $?"
+        fi
+    done
+done
