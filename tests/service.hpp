@@ -33,7 +33,7 @@ public:
         for (std::size_t at = 0; at < all.size(); ++at) {
             names[at] = std::string(all[at].row) + " " + all[at].says + "." + Backend::name;
             doctest::detail::regTest(doctest::detail::TestCase(all[at].run, __FILE__, __LINE__,
-                                                               doctest::detail::TestSuite{}) *
+                                                               doctest::detail::TestSuite{} * "") *
                                      names[at].c_str());
         }
     }
