@@ -742,7 +742,7 @@ namespace detail {
 
 /// Written out without a loop, so that every compiler sees the one swap instruction in it.
 template <class T>
-constexpr T swap_bytes(T value) noexcept {
+NETIO_WRAPS constexpr T swap_bytes(T value) noexcept {
     if constexpr (sizeof(T) == 1) {
         return value;
     } else if constexpr (sizeof(T) == 2) {
@@ -1609,7 +1609,7 @@ public:
 
     /// Frees a live slot; ids of this life are stale from now on. A slot that is not live asserts
     /// and, where asserts are off, is left alone.
-    void give(std::uint32_t index) noexcept {
+    NETIO_WRAPS void give(std::uint32_t index) noexcept {
         const bool was_live = is_live(index);
         NETIO_ASSERT(was_live);
         if (!was_live) {
@@ -2338,7 +2338,7 @@ public:
 
     /// Appends; false, counted as refused, if the queue is full. Any thread or signal handler. The
     /// owner can see the post when push has returned; wake it after that.
-    bool push(post value) noexcept {
+    NETIO_WRAPS bool push(post value) noexcept {
         std::size_t at = tail_.load(std::memory_order_relaxed);
         for (;;) {
             const std::size_t index = at & mask_;
@@ -5691,8 +5691,9 @@ struct worker_core {
         return {"preface_buffers", preface_buffers_max, preface_buffers, preface_buffers_high,
                 preface_buffers_refused};
     }
-    /// The live connection of this worker that `id` names, or nullptr.
-    connection* find(connection_id id) const noexcept {
+    /// The live connection of this worker that `id` names, or nullptr. The index of a lower worker
+    /// wraps to one that is too large.
+    NETIO_WRAPS connection* find(connection_id id) const noexcept {
         const token who{id.bits};
         const std::uint32_t index = who.index() - worker_index * connections;
         if (index >= connections || !slots.live(index, who.generation())) {
@@ -10104,7 +10105,7 @@ private:
             --line_;
         }
     }
-    std::uint32_t first_in_line() const noexcept {
+    NETIO_WRAPS std::uint32_t first_in_line() const noexcept {
         NETIO_ASSERT(line_ != 0);
         std::uint32_t first = 0;
         std::uint32_t longest = 0;

@@ -476,7 +476,7 @@ private:
             --line_;
         }
     }
-    std::uint32_t first_in_line() const noexcept {
+    NETIO_WRAPS std::uint32_t first_in_line() const noexcept {
         NETIO_ASSERT(line_ != 0);
         std::uint32_t first = 0;
         std::uint32_t longest = 0;

@@ -27,7 +27,7 @@ namespace detail {
 
 /// Written out without a loop, so that every compiler sees the one swap instruction in it.
 template <class T>
-constexpr T swap_bytes(T value) noexcept {
+NETIO_WRAPS constexpr T swap_bytes(T value) noexcept {
     if constexpr (sizeof(T) == 1) {
         return value;
     } else if constexpr (sizeof(T) == 2) {

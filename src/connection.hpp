@@ -432,8 +432,9 @@ struct worker_core {
         return {"preface_buffers", preface_buffers_max, preface_buffers, preface_buffers_high,
                 preface_buffers_refused};
     }
-    /// The live connection of this worker that `id` names, or nullptr.
-    connection* find(connection_id id) const noexcept {
+    /// The live connection of this worker that `id` names, or nullptr. The index of a lower worker
+    /// wraps to one that is too large.
+    NETIO_WRAPS connection* find(connection_id id) const noexcept {
         const token who{id.bits};
         const std::uint32_t index = who.index() - worker_index * connections;
         if (index >= connections || !slots.live(index, who.generation())) {

@@ -50,7 +50,7 @@ public:
 
     /// Appends; false, counted as refused, if the queue is full. Any thread or signal handler. The
     /// owner can see the post when push has returned; wake it after that.
-    bool push(post value) noexcept {
+    NETIO_WRAPS bool push(post value) noexcept {
         std::size_t at = tail_.load(std::memory_order_relaxed);
         for (;;) {
             const std::size_t index = at & mask_;

@@ -57,7 +57,7 @@ public:
 
     /// Frees a live slot; ids of this life are stale from now on. A slot that is not live asserts
     /// and, where asserts are off, is left alone.
-    void give(std::uint32_t index) noexcept {
+    NETIO_WRAPS void give(std::uint32_t index) noexcept {
         const bool was_live = is_live(index);
         NETIO_ASSERT(was_live);
         if (!was_live) {
