@@ -3,7 +3,7 @@
 # checks of the library and of the sanitizers, optimised at link time, among other people's names.
 # The short form runs some tests of each; NETIO_LONG=1 runs them all.
 set -u
-tests=(endpoint slab wheel proxy envelope post_queue conformance_epoll server_epoll)
+tests=(endpoint slab wheel proxy envelope post_queue conformance_epoll service_epoll)
 [ -z "${NETIO_LONG:-}" ] || tests=(all)
 units=()
 
