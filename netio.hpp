@@ -9807,6 +9807,9 @@ public:
     os_status attach(socket_handle handle, token who) noexcept {
         const std::uint32_t at = place(who, places_.connections, places_.end);
         NETIO_ASSERT(entries_[at].flags == 0 && handle >= 0);
+        if (Sys::hush(static_cast<int>(handle)) != 0) {
+            return detail::status_of(errno);
+        }
         begin(at, static_cast<int>(handle), who, attached);
         return {};
     }

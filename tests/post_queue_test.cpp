@@ -122,13 +122,13 @@ TEST_CASE("post_queue: capacities that are no power of two are a programmer's er
     }
 }
 
-namespace {
+namespace netio_test {
 
 /// What other threads do between two steps of the queue: runs before its n-th step from now.
-std::function<void()> post_queue_others;
-int post_queue_steps_left = 0;
+inline std::function<void()> post_queue_others;
+inline int post_queue_steps_left = 0;
 
-void post_queue_step() {
+inline void post_queue_step() {
     if (post_queue_steps_left != 0 && --post_queue_steps_left == 0) {
         post_queue_others();
     }
@@ -147,15 +147,19 @@ struct post_queue_stepped : std::atomic<T> {
     }
 };
 
+}  // namespace netio_test
+
+namespace {
+
 struct post_queue_stepped_box {
-    using queue_type = netio::basic_post_queue<post_queue_stepped>;
+    using queue_type = netio::basic_post_queue<netio_test::post_queue_stepped>;
     alignas(64) std::byte cells[4 * queue_type::cell_bytes] = {};
     queue_type queue;
 
     post_queue_stepped_box() { queue.attach(cells, 4); }
     void before_step(int step, std::function<void()> others) {
-        post_queue_others = std::move(others);
-        post_queue_steps_left = step;
+        netio_test::post_queue_others = std::move(others);
+        netio_test::post_queue_steps_left = step;
     }
     std::uint64_t pop() {
         netio::post out{};
