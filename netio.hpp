@@ -27,6 +27,9 @@
 //   floor 6 · platform/epoll.hpp · the Linux backend over epoll: registered once, edge-triggered
 //   floor 6 · platform/kqueue.hpp · the backend of macOS and the BSDs over kqueue: changes ride on the wait
 //   floor 6 · platform/poll.hpp · the backend of every POSIX system over poll: small, complete, read first
+//   floor 4 · platform/windows_api.hpp · what netio needs of Windows, declared without the system's headers
+//   floor 5 · platform/socket_windows.hpp · sockets of Windows: errors, addresses, options, making them
+//   floor 6 · platform/iocp.hpp · the Windows backend over completion ports
 //   floor 6 · src/events.hpp · what a server tells an observer, and the observer that costs nothing
 //   floor 6 · src/hooks.hpp · which hooks a handler has; a wrong one is one readable compile error
 //   floor 6 · src/worker.hpp · one worker with its backend, and where everything lies in the memory
@@ -69,6 +72,11 @@
 #define NETIO_HAS_EPOLL 1
 #else
 #define NETIO_HAS_EPOLL 0
+#endif
+#if NETIO_PLATFORM && defined(_WIN32)
+#define NETIO_HAS_IOCP 1
+#else
+#define NETIO_HAS_IOCP 0
 #endif
 #if NETIO_PLATFORM && (defined(__unix__) || defined(__unix) || defined(__APPLE__))
 #define NETIO_HAS_POSIX 1
@@ -10363,6 +10371,2314 @@ NETIO_END
 
 #endif
 
+// ==== platform/windows_api.hpp ====================================================================
+// floor 4 · what netio needs of Windows, declared without the system's headers
+
+#if NETIO_HAS_IOCP
+
+// The headers of the system would bring thousands of macros into every program, and whoever
+// includes <windows.h> later would find it already included, in a cut-down form. So the functions
+// are declared here, with the very types the headers use: both may be included, in either order.
+struct sockaddr;
+struct WSAData;
+struct _OVERLAPPED;
+struct _OVERLAPPED_ENTRY;
+struct _WSABUF;
+struct _WSAPROTOCOL_INFOW;
+union _LARGE_INTEGER;
+
+extern "C" {
+#define NETIO_IMPORTED __declspec(dllimport)
+using netio_overlapped_routine = void(__stdcall*)(unsigned long, unsigned long, _OVERLAPPED*,
+                                                  unsigned long);
+
+NETIO_IMPORTED int __stdcall WSAStartup(unsigned short, WSAData*);
+NETIO_IMPORTED int __stdcall WSACleanup();
+NETIO_IMPORTED int __stdcall WSAGetLastError();
+NETIO_IMPORTED std::uintptr_t __stdcall WSASocketW(int, int, int, _WSAPROTOCOL_INFOW*,
+                                                   unsigned int, unsigned long);
+NETIO_IMPORTED int __stdcall WSAIoctl(std::uintptr_t, unsigned long, void*, unsigned long, void*,
+                                      unsigned long, unsigned long*, _OVERLAPPED*,
+                                      netio_overlapped_routine);
+NETIO_IMPORTED int __stdcall WSARecv(std::uintptr_t, _WSABUF*, unsigned long, unsigned long*,
+                                     unsigned long*, _OVERLAPPED*, netio_overlapped_routine);
+NETIO_IMPORTED int __stdcall WSASend(std::uintptr_t, _WSABUF*, unsigned long, unsigned long*,
+                                     unsigned long, _OVERLAPPED*, netio_overlapped_routine);
+NETIO_IMPORTED int __stdcall WSARecvFrom(std::uintptr_t, _WSABUF*, unsigned long, unsigned long*,
+                                         unsigned long*, sockaddr*, int*, _OVERLAPPED*,
+                                         netio_overlapped_routine);
+NETIO_IMPORTED int __stdcall WSASendTo(std::uintptr_t, _WSABUF*, unsigned long, unsigned long*,
+                                       unsigned long, const sockaddr*, int, _OVERLAPPED*,
+                                       netio_overlapped_routine);
+NETIO_IMPORTED int __stdcall bind(std::uintptr_t, const sockaddr*, int);
+NETIO_IMPORTED int __stdcall listen(std::uintptr_t, int);
+NETIO_IMPORTED int __stdcall connect(std::uintptr_t, const sockaddr*, int);
+NETIO_IMPORTED int __stdcall shutdown(std::uintptr_t, int);
+NETIO_IMPORTED int __stdcall closesocket(std::uintptr_t);
+NETIO_IMPORTED int __stdcall ioctlsocket(std::uintptr_t, long, unsigned long*);
+NETIO_IMPORTED int __stdcall setsockopt(std::uintptr_t, int, int, const char*, int);
+NETIO_IMPORTED int __stdcall getsockopt(std::uintptr_t, int, int, char*, int*);
+NETIO_IMPORTED int __stdcall getsockname(std::uintptr_t, sockaddr*, int*);
+NETIO_IMPORTED int __stdcall recv(std::uintptr_t, char*, int, int);
+NETIO_IMPORTED int __stdcall recvfrom(std::uintptr_t, char*, int, int, sockaddr*, int*);
+NETIO_IMPORTED int __stdcall sendto(std::uintptr_t, const char*, int, int, const sockaddr*, int);
+
+#if defined(_WIN64)
+using netio_ulong_pointer = unsigned long long;
+#else
+using netio_ulong_pointer = unsigned long;
+#endif
+NETIO_IMPORTED unsigned long __stdcall GetLastError();
+NETIO_IMPORTED int __stdcall CloseHandle(void*);
+NETIO_IMPORTED void* __stdcall CreateIoCompletionPort(void*, void*, netio_ulong_pointer,
+                                                      unsigned long);
+NETIO_IMPORTED int __stdcall GetQueuedCompletionStatusEx(void*, _OVERLAPPED_ENTRY*, unsigned long,
+                                                         unsigned long*, unsigned long, int);
+NETIO_IMPORTED int __stdcall PostQueuedCompletionStatus(void*, unsigned long, netio_ulong_pointer,
+                                                        _OVERLAPPED*);
+NETIO_IMPORTED int __stdcall SetFileCompletionNotificationModes(void*, unsigned char);
+NETIO_IMPORTED int __stdcall CancelIoEx(void*, _OVERLAPPED*);
+NETIO_IMPORTED int __stdcall QueryPerformanceCounter(_LARGE_INTEGER*);
+NETIO_IMPORTED int __stdcall QueryPerformanceFrequency(_LARGE_INTEGER*);
+NETIO_IMPORTED void __stdcall Sleep(unsigned long);
+#undef NETIO_IMPORTED
+}
+
+NETIO_BEGIN
+
+/// The system's structures and numbers under names that no macro of its headers has. A test
+/// compares each of them with the headers.
+namespace detail::windows {
+
+using socket_type = std::uintptr_t;
+inline constexpr socket_type no_socket = ~socket_type{0};
+
+struct overlapped {
+    netio_ulong_pointer status;  // an NTSTATUS once the operation has ended
+    netio_ulong_pointer byte_count;
+    std::uint32_t offset;
+    std::uint32_t offset_high;
+    void* signal;
+};
+struct completion {
+    netio_ulong_pointer key;
+    overlapped* operation;
+    netio_ulong_pointer status;
+    unsigned long byte_count;
+};
+struct slice {
+    unsigned long byte_count;
+    char* from;
+};
+struct address_ipv4 {
+    std::uint16_t family;
+    std::uint16_t port;
+    std::uint8_t address[4];
+    std::uint8_t zero[8];
+};
+struct address_ipv6 {
+    std::uint16_t family;
+    std::uint16_t port;
+    std::uint32_t flow_info;
+    std::uint8_t address[16];
+    std::uint32_t scope_id;
+};
+struct address_unix {
+    std::uint16_t family;
+    char path[108];
+};
+struct linger_time {
+    std::uint16_t on;
+    std::uint16_t seconds;
+};
+struct guid {
+    std::uint32_t first;
+    std::uint16_t second, third;
+    std::uint8_t rest[8];
+};
+
+inline constexpr guid accept_ex_guid{
+    0xb5367df1, 0xcbac, 0x11cf, {0x95, 0xca, 0x00, 0x80, 0x5f, 0x48, 0xa1, 0x92}};
+inline constexpr guid connect_ex_guid{
+    0x25a207b9, 0xddf3, 0x4660, {0x8e, 0xe9, 0x76, 0xe5, 0x8c, 0x74, 0x06, 0x3e}};
+inline constexpr guid accept_addresses_guid{
+    0xb5367df2, 0xcbac, 0x11cf, {0x95, 0xca, 0x00, 0x80, 0x5f, 0x48, 0xa1, 0x92}};
+
+using accept_ex = int(__stdcall*)(socket_type, socket_type, void*, unsigned long, unsigned long,
+                                  unsigned long, unsigned long*, overlapped*);
+using connect_ex = int(__stdcall*)(socket_type, const void*, int, void*, unsigned long,
+                                   unsigned long*, overlapped*);
+using accept_addresses = void(__stdcall*)(void*, unsigned long, unsigned long, unsigned long,
+                                          void**, int*, void**, int*);
+
+inline constexpr int family_unix = 1;
+inline constexpr int family_ipv4 = 2;
+inline constexpr int family_ipv6 = 23;
+inline constexpr int type_stream = 1;
+inline constexpr int type_datagram = 2;
+
+inline constexpr int level_socket = 0xffff;
+inline constexpr int option_listens = 0x0002;
+inline constexpr int option_keepalive = 0x0008;
+inline constexpr int option_linger = 0x0080;
+inline constexpr int option_send_bytes = 0x1001;
+inline constexpr int option_receive_bytes = 0x1002;
+inline constexpr int option_type = 0x1008;
+inline constexpr int option_exclusive = ~4;
+inline constexpr int option_protocol_info = 0x2005;
+inline constexpr int option_accepted_from = 0x700B;
+inline constexpr int option_connected = 0x7010;
+inline constexpr int level_tcp = 6;
+inline constexpr int option_no_delay = 1;
+inline constexpr int option_keepalive_idle = 3;
+inline constexpr int option_fast_open = 15;
+inline constexpr int option_keepalive_probes = 16;
+inline constexpr int option_keepalive_interval = 17;
+inline constexpr int level_ipv6 = 41;
+inline constexpr int option_v6_only = 27;
+
+inline constexpr unsigned long socket_overlapped = 0x01;
+inline constexpr unsigned long socket_not_inherited = 0x80;
+inline constexpr unsigned long get_extension = 0xC8000006;
+inline constexpr long set_non_blocking = static_cast<long>(0x8004667E);
+inline constexpr unsigned long flag_peek = 2;
+inline constexpr int shut_sending = 1;
+inline constexpr int backlog_max = 0x7fffffff;
+inline constexpr std::uint16_t winsock_version = 0x0202;
+inline constexpr std::size_t winsock_data_bytes = 408;
+inline constexpr std::size_t protocol_info_bytes = 628;  // its first word: the flags below
+inline constexpr std::uint32_t provides_file_handles = 0x20000;
+inline constexpr unsigned char skip_port_on_success = 1;
+inline constexpr unsigned char skip_event_on_handle = 2;
+
+// Answers of functions.
+inline constexpr int operation_pending = 997;
+inline constexpr int parameter_wrong = 87;
+inline constexpr int would_block = 10035;
+inline constexpr int message_too_long = 10040;
+inline constexpr int family_not_supported = 10047;
+inline constexpr int network_reset = 10052;
+inline constexpr int connection_aborted = 10053;
+inline constexpr int connection_reset = 10054;
+inline constexpr int memory_empty = 10055;
+inline constexpr int not_connected = 10057;
+inline constexpr int handles_empty = 10024;
+inline constexpr int destination_missing = 10039;
+inline constexpr int operation_aborted = 995;
+
+// Answers of operations: an NTSTATUS that says "done, with a remark", and one that says "gone".
+inline constexpr std::uint32_t status_cut = 0x80000005;
+inline constexpr std::uint32_t status_cancelled = 0xC0000120;
+
+template <class To, class From>
+To as(From* from) noexcept {
+    return reinterpret_cast<To>(from);
+}
+
+}  // namespace detail::windows
+
+NETIO_END
+
+#endif
+
+// ==== platform/socket_windows.hpp =================================================================
+// floor 5 · sockets of Windows: errors, addresses, options, making them
+
+#if NETIO_HAS_IOCP
+
+#include <climits>
+#include <cstddef>
+
+NETIO_BEGIN
+
+namespace detail {
+
+/// One answer of the system: the number calls give, its name, and what it means here.
+struct windows_error_row {
+    int code;
+    const char* name;
+    error why;
+};
+
+/// Every code a call of the backend is documented to give; looked through on failures only.
+inline constexpr windows_error_row windows_error_table[] = {
+    {10054, "WSAECONNRESET", error::connection_reset},
+    {10053, "WSAECONNABORTED", error::connection_aborted},
+    {10061, "WSAECONNREFUSED", error::connection_refused},
+    {10060, "WSAETIMEDOUT", error::timed_out},
+    {10058, "WSAESHUTDOWN", error::broken_pipe},
+    {10101, "WSAEDISCON", error::connection_reset},
+    {10065, "WSAEHOSTUNREACH", error::host_unreachable},
+    {10064, "WSAEHOSTDOWN", error::host_unreachable},
+    {10051, "WSAENETUNREACH", error::network_unreachable},
+    {10050, "WSAENETDOWN", error::network_down},
+    {10052, "WSAENETRESET", error::connection_reset},
+    {10048, "WSAEADDRINUSE", error::address_in_use},
+    {10049, "WSAEADDRNOTAVAIL", error::address_unavailable},
+    {10039, "WSAEDESTADDRREQ", error::address_invalid},
+    {10013, "WSAEACCES", error::permission_denied},
+    {10024, "WSAEMFILE", error::descriptors_empty},
+    {10055, "WSAENOBUFS", error::kernel_memory_empty},
+    {8, "WSA_NOT_ENOUGH_MEMORY", error::kernel_memory_empty},
+    {10040, "WSAEMSGSIZE", error::too_long},
+    {10041, "WSAEPROTOTYPE", error::not_supported},
+    {10042, "WSAENOPROTOOPT", error::not_supported},
+    {10043, "WSAEPROTONOSUPPORT", error::not_supported},
+    {10044, "WSAESOCKTNOSUPPORT", error::not_supported},
+    {10045, "WSAEOPNOTSUPP", error::not_supported},
+    {10047, "WSAEAFNOSUPPORT", error::not_supported},
+    {10092, "WSAVERNOTSUPPORTED", error::not_supported},
+    {10091, "WSASYSNOTREADY", error::network_down},
+    {10093, "WSANOTINITIALISED", error::not_open},
+    {995, "WSA_OPERATION_ABORTED", error::cancelled},
+    {6, "WSA_INVALID_HANDLE", error::os_failure},
+    {87, "WSA_INVALID_PARAMETER", error::os_failure},
+    {10004, "WSAEINTR", error::os_failure},
+    {10009, "WSAEBADF", error::os_failure},
+    {10014, "WSAEFAULT", error::os_failure},
+    {10022, "WSAEINVAL", error::os_failure},
+    {10035, "WSAEWOULDBLOCK", error::os_failure},
+    {10037, "WSAEALREADY", error::os_failure},
+    {10038, "WSAENOTSOCK", error::os_failure},
+    {10056, "WSAEISCONN", error::os_failure},
+    {10057, "WSAENOTCONN", error::os_failure},
+};
+
+NETIO_COLD inline error error_of(int code) noexcept {
+    for (const windows_error_row& row : windows_error_table) {
+        if (row.code == code) {
+            return row.why;
+        }
+    }
+    return error::os_failure;
+}
+
+NETIO_COLD inline const char* error_name(int code) noexcept {
+    for (const windows_error_row& row : windows_error_table) {
+        if (row.code == code) {
+            return row.name;
+        }
+    }
+    return "";
+}
+
+NETIO_COLD inline os_status status_of(int code) noexcept {
+    NETIO_ASSERT(code != 0);
+    return {error_of(code), code};
+}
+
+/// A finished operation tells an NTSTATUS; calls and people speak in Winsock's codes.
+struct windows_status_row {
+    std::uint32_t status;
+    int code;
+};
+inline constexpr windows_status_row windows_status_table[] = {
+    {0xC000020D, 10054},  // connection reset
+    {0xC000013C, 10054},  // remote disconnect
+    {0xC000023F, 10054},  // port unreachable, of an earlier datagram
+    {0xC0000120, 995},    // cancelled
+    {0xC000013B, 10053},  // local disconnect
+    {0xC0000241, 10053},  // connection aborted
+    {0xC0000236, 10061},  // connection refused
+    {0xC00000B5, 10060},  // time-out
+    {0xC000023C, 10051},  // network unreachable
+    {0xC000023D, 10065},  // host unreachable
+    {0xC000023E, 10065},  // protocol unreachable
+    {0xC0000237, 10101},  // graceful disconnect
+    {0xC000020A, 10048},  // address in use
+    {0xC0000207, 10049},  // address not available
+    {0xC000009A, 10055},  // resources
+    {0xC0000017, 10055},  // memory
+    {0xC0000022, 10013},  // access denied
+    {0x80000005, 10040},  // buffer overflow
+    {0xC0000023, 10040},  // buffer too small
+    {0xC000020C, 10057},  // connection disconnected
+    {0xC0000140, 10057},  // connection invalid
+    {0xC000000D, 10022},  // parameter
+    {0xC0000008, 10038},  // handle
+    {0xC0000141, 10049},  // address component
+    {0xC0000184, 10022},  // device state
+};
+
+/// 0 where the operation was a success.
+inline int code_of_status(std::uint32_t status) noexcept {
+    if (status < 0x80000000) {
+        return 0;
+    }
+    for (const windows_status_row& row : windows_status_table) {
+        if (row.status == status) {
+            return row.code;
+        }
+    }
+    // A Win32 code in the clothes of an NTSTATUS keeps its number; the rest has no name here.
+    return (status >> 16) == 0xC007 ? static_cast<int>(status & 0xFFFF)
+                                    : static_cast<int>(status);
+}
+
+/// Room for every address a backend handles.
+union socket_address {
+    std::uint16_t family;
+    windows::address_ipv4 ipv4;
+    windows::address_ipv6 ipv6;
+    windows::address_unix path;
+};
+
+inline constexpr std::size_t unix_path_max = sizeof(windows::address_unix::path) - 1;
+
+constexpr std::uint16_t network_order(std::uint16_t port) noexcept {
+    return static_cast<std::uint16_t>((port << 8) | (port >> 8));
+}
+constexpr std::uint32_t network_order(std::uint32_t word) noexcept {
+    return (word << 24) | ((word & 0xFF00) << 8) | ((word >> 8) & 0xFF00) | (word >> 24);
+}
+
+/// The endpoint in the system's form; its size, 0 where the endpoint is no IP address.
+inline int to_socket_address(const endpoint& from, socket_address& to) noexcept {
+    if (from.family == address_family::ipv4) {
+        to.ipv4 = {};
+        to.ipv4.family = windows::family_ipv4;
+        to.ipv4.port = network_order(from.port);
+        std::memcpy(to.ipv4.address, from.address.data(), 4);
+        return sizeof(to.ipv4);
+    }
+    if (from.family == address_family::ipv6) {
+        to.ipv6 = {};
+        to.ipv6.family = windows::family_ipv6;
+        to.ipv6.port = network_order(from.port);
+        to.ipv6.flow_info = network_order(from.flow_info);
+        to.ipv6.scope_id = from.scope_id;
+        std::memcpy(to.ipv6.address, from.address.data(), 16);
+        return sizeof(to.ipv6);
+    }
+    return 0;
+}
+
+/// What the system reported; family none if it reported nothing netio knows.
+inline endpoint to_endpoint(const socket_address& from, int size) noexcept {
+    endpoint out;
+    if (size < 2) {
+        return out;
+    }
+    if (from.family == windows::family_ipv4 && size >= int{sizeof(from.ipv4)}) {
+        std::memcpy(out.address.data(), from.ipv4.address, 4);
+        out.port = network_order(from.ipv4.port);
+        out.family = address_family::ipv4;
+    } else if (from.family == windows::family_ipv6 && size >= int{sizeof(from.ipv6)}) {
+        std::memcpy(out.address.data(), from.ipv6.address, 16);
+        out.port = network_order(from.ipv6.port);
+        out.flow_info = network_order(from.ipv6.flow_info);
+        out.scope_id = from.ipv6.scope_id;
+        out.family = address_family::ipv6;
+    } else if (from.family == windows::family_unix) {
+        out.family = address_family::unix_path;
+    }
+    return out;
+}
+
+/// Never cut: too long is an error, and so is a NUL inside. Windows has no abstract names.
+inline error to_unix_address(std::string_view path, socket_address& to, int& size) noexcept {
+    NETIO_ASSERT(!path.empty());
+    if (path.size() > unix_path_max) {
+        return error::path_too_long;
+    }
+    if (path[0] == '@') {
+        return error::not_supported;
+    }
+    if (path.find('\0') != std::string_view::npos) {
+        return error::address_invalid;
+    }
+    to.path = {};
+    to.path.family = windows::family_unix;
+    std::memcpy(to.path.path, path.data(), path.size());
+    size = sizeof(to.path);
+    return error::none;
+}
+
+inline error to_stream_address(const stream_address& from, socket_address& to,
+                               int& size) noexcept {
+    if (!from.unix_path.empty()) {
+        return to_unix_address(from.unix_path, to, size);
+    }
+    size = to_socket_address(from.ip, to);
+    return size != 0 ? error::none : error::address_invalid;
+}
+
+/// Sets options one after another and keeps the first failure.
+template <class Sys>
+class option_setter {
+public:
+    explicit option_setter(windows::socket_type socket) noexcept : socket_(socket) {}
+
+    void set(int level, int option, const void* value, std::size_t value_bytes) noexcept {
+        if (status && Sys::setsockopt(socket_, level, option, value,
+                                      static_cast<int>(value_bytes)) != 0) {
+            status = status_of(Sys::last_error());
+        }
+    }
+    void set(int level, int option, std::uint32_t value) noexcept {
+        if (value > INT_MAX) {
+            fail(error::option_invalid);
+            return;
+        }
+        set(level, option, &value, sizeof(value));
+    }
+    /// Only where the user asked for it.
+    void set_unless_zero(int level, int option, std::uint32_t value) noexcept {
+        if (value != 0) {
+            set(level, option, value);
+        }
+    }
+    /// Windows has no such thing: silence would be a lie.
+    void refuse_unless_zero(std::uint32_t value) noexcept {
+        if (value != 0) {
+            fail(error::not_supported);
+        }
+    }
+    void fail(error why) noexcept {
+        if (status) {
+            status.why = why;
+        }
+    }
+
+    os_status status{};
+
+private:
+    windows::socket_type socket_;
+};
+
+template <class Sys>
+void set_socket_options(option_setter<Sys>& to, bool tcp, const socket_options& options) noexcept {
+    to.set_unless_zero(windows::level_socket, windows::option_receive_bytes,
+                       options.receive_bytes);
+    to.set_unless_zero(windows::level_socket, windows::option_send_bytes, options.send_bytes);
+    if (options.dscp > 63) {
+        to.fail(error::option_invalid);
+    }
+    // IP_TOS is accepted and has no effect; a class of service is a matter of the qWAVE service.
+    to.refuse_unless_zero(options.dscp);
+    to.refuse_unless_zero(!options.bind_device.empty());
+    if (tcp) {
+        to.set_unless_zero(windows::level_tcp, windows::option_no_delay, options.no_delay);
+        to.refuse_unless_zero(options.quick_ack);
+        to.refuse_unless_zero(options.user_timeout_ms);
+        const bool keepalive = (options.keepalive_idle_s | options.keepalive_interval_s |
+                                options.keepalive_probes) != 0;
+        to.set_unless_zero(windows::level_socket, windows::option_keepalive, keepalive);
+        to.set_unless_zero(windows::level_tcp, windows::option_keepalive_idle,
+                           options.keepalive_idle_s);
+        to.set_unless_zero(windows::level_tcp, windows::option_keepalive_interval,
+                           options.keepalive_interval_s);
+        to.set_unless_zero(windows::level_tcp, windows::option_keepalive_probes,
+                           options.keepalive_probes);
+    }
+    for (const raw_option& each : options.raw) {
+        to.set(each.level, each.option, each.value.data(), each.value.size());
+    }
+}
+
+/// Winsock counts its starts itself; each handle that `listen` and `open_datagram` give holds one,
+/// and so does each open backend.
+template <class Sys>
+class winsock_hold {
+public:
+    winsock_hold() noexcept : code_(Sys::start_winsock()) {}
+    winsock_hold(const winsock_hold&) = delete;
+    winsock_hold& operator=(const winsock_hold&) = delete;
+    ~winsock_hold() {
+        if (code_ == 0 && !kept_) {
+            Sys::stop_winsock();
+        }
+    }
+    int code() const noexcept { return code_; }
+    void keep() noexcept { kept_ = true; }
+
+private:
+    int code_;
+    bool kept_ = false;
+};
+
+/// Closes what was made so far: a call that fails holds nothing. The reason is read before.
+template <class Sys>
+os_handle give_up(windows::socket_type socket, os_status why) noexcept {
+    NETIO_ASSERT(!why);
+    Sys::close_socket(socket);
+    return {no_handle, why};
+}
+
+/// A new overlapped socket that no child inherits and that never blocks.
+template <class Sys>
+os_handle make_socket(int family, int type) noexcept {
+    const windows::socket_type made = Sys::open_socket(family, type);
+    if (made == windows::no_socket) {
+        return {no_handle, status_of(Sys::last_error())};
+    }
+    if (Sys::set_non_blocking(made) != 0) {
+        return give_up<Sys>(made, status_of(Sys::last_error()));
+    }
+    return {static_cast<socket_handle>(made), {}};
+}
+
+/// No other socket may take a port from us, nor share it: Windows' SO_REUSEADDR would let it.
+template <class Sys>
+os_handle bind_alone(socket_handle handle, const socket_address& where, int size, int family,
+                     bool dual_stack, option_setter<Sys>& to) noexcept {
+    const auto made = static_cast<windows::socket_type>(handle);
+    if (family != windows::family_unix) {
+        to.set(windows::level_socket, windows::option_exclusive, 1);
+    }
+    if (family == windows::family_ipv6) {
+        to.set(windows::level_ipv6, windows::option_v6_only, dual_stack ? 0 : 1);
+    }
+    if (!to.status) {
+        return give_up<Sys>(made, to.status);
+    }
+    if (Sys::bind(made, &where, size) != 0) {
+        return give_up<Sys>(made, status_of(Sys::last_error()));
+    }
+    return {handle, {}};
+}
+
+/// A bound, listening, non-blocking stream socket that no child inherits.
+template <class Sys>
+os_handle listen_stream(const stream_address& address, const listen_options& options) noexcept {
+    socket_address where;
+    int size = 0;
+    if (const error why = to_stream_address(address, where, size); why != error::none) {
+        return {no_handle, {why, 0}};
+    }
+    winsock_hold<Sys> winsock;
+    if (winsock.code() != 0) {
+        return {no_handle, status_of(winsock.code())};
+    }
+    const int family = where.family;
+    const bool tcp = family != windows::family_unix;
+    os_handle made = make_socket<Sys>(family, windows::type_stream);
+    if (!made) {
+        return made;
+    }
+    option_setter<Sys> to(static_cast<windows::socket_type>(made.handle));
+    if (tcp) {
+        // An address in TIME_WAIT can be bound anyway, so reuse_address asks for nothing here.
+        to.refuse_unless_zero(options.reuse_port);
+        to.refuse_unless_zero(options.defer_accept_s);
+        to.set_unless_zero(windows::level_tcp, windows::option_fast_open, options.fast_open != 0);
+    }
+    set_socket_options(to, tcp, options.socket);
+    made = bind_alone(made.handle, where, size, family, options.dual_stack, to);
+    if (!made) {
+        return made;
+    }
+    const auto socket = static_cast<windows::socket_type>(made.handle);
+    const int backlog = options.backlog == 0 || options.backlog > INT_MAX
+                            ? windows::backlog_max
+                            : static_cast<int>(options.backlog);
+    if (Sys::listen(socket, backlog) != 0) {
+        return give_up<Sys>(socket, status_of(Sys::last_error()));
+    }
+    winsock.keep();
+    return made;
+}
+
+/// A bound UDP socket, non-blocking, that no child inherits.
+template <class Sys>
+os_handle open_bound_datagram(const endpoint& address, const datagram_options& options) noexcept {
+    socket_address where;
+    const int size = to_socket_address(address, where);
+    if (size == 0) {
+        return {no_handle, {error::address_invalid, 0}};
+    }
+    winsock_hold<Sys> winsock;
+    if (winsock.code() != 0) {
+        return {no_handle, status_of(winsock.code())};
+    }
+    const int family = where.family;
+    os_handle made = make_socket<Sys>(family, windows::type_datagram);
+    if (!made) {
+        return made;
+    }
+    option_setter<Sys> to(static_cast<windows::socket_type>(made.handle));
+    to.refuse_unless_zero(options.reuse_port);
+    set_socket_options(to, false, options.socket);
+    made = bind_alone(made.handle, where, size, family, options.dual_stack, to);
+    if (made) {
+        winsock.keep();
+    }
+    return made;
+}
+
+template <class Sys>
+result<endpoint> local_endpoint(socket_handle handle) noexcept {
+    socket_address where{};
+    int size = sizeof(where);
+    if (Sys::getsockname(static_cast<windows::socket_type>(handle), &where, &size) != 0) {
+        return error_of(Sys::last_error());
+    }
+    return to_endpoint(where, size);
+}
+
+template <class Sys>
+void close_one_socket(windows::socket_type socket, bool abort) noexcept {
+    if (abort) {
+        // Without a shutdown before, so the reset leaves no TIME_WAIT on this side.
+        const windows::linger_time at_once{1, 0};
+        Sys::setsockopt(socket, windows::level_socket, windows::option_linger, &at_once,
+                        sizeof(at_once));
+    }
+    Sys::close_socket(socket);
+}
+
+/// Was this handle made by `listen` or `open_datagram`? Those hold a start of Winsock.
+template <class Sys>
+bool holds_winsock(windows::socket_type socket) noexcept {
+    std::uint32_t value = 0;
+    int size = sizeof(value);
+    if (Sys::getsockopt(socket, windows::level_socket, windows::option_listens, &value, &size) ==
+            0 &&
+        (value & 0xFF) != 0) {
+        return true;
+    }
+    value = 0;
+    size = sizeof(value);
+    return Sys::getsockopt(socket, windows::level_socket, windows::option_type, &value, &size) ==
+               0 &&
+           value == windows::type_datagram;
+}
+
+}  // namespace detail
+
+NETIO_END
+
+#endif
+
+// ==== platform/iocp.hpp ===========================================================================
+// floor 6 · the Windows backend over completion ports
+
+#if NETIO_HAS_IOCP
+
+NETIO_BEGIN
+
+/// The calls of the completion port backend, one function each; the reason of a failure is in
+/// `last_error`. Tests put their own in place of it to count calls and to let the n-th one fail.
+struct windows_sys {
+    using socket_type = detail::windows::socket_type;
+    using overlapped = detail::windows::overlapped;
+    using slice = detail::windows::slice;
+    using completion = detail::windows::completion;
+
+    static int last_error() noexcept { return ::WSAGetLastError(); }
+    static int start_winsock() noexcept {
+        alignas(8) unsigned char data[detail::windows::winsock_data_bytes];
+        return ::WSAStartup(detail::windows::winsock_version,
+                            reinterpret_cast<::WSAData*>(data));
+    }
+    static void stop_winsock() noexcept { ::WSACleanup(); }
+
+    static socket_type open_socket(int family, int type) noexcept {
+        return ::WSASocketW(family, type, 0, nullptr, 0,
+                            detail::windows::socket_overlapped |
+                                detail::windows::socket_not_inherited);
+    }
+    static int set_non_blocking(socket_type of) noexcept {
+        unsigned long on = 1;
+        return ::ioctlsocket(of, detail::windows::set_non_blocking, &on);
+    }
+    static int bind(socket_type what, const void* where, int size) noexcept {
+        return ::bind(what, static_cast<const ::sockaddr*>(where), size);
+    }
+    static int listen(socket_type what, int backlog) noexcept { return ::listen(what, backlog); }
+    static int connect(socket_type what, const void* where, int size) noexcept {
+        return ::connect(what, static_cast<const ::sockaddr*>(where), size);
+    }
+    static int setsockopt(socket_type of, int level, int option, const void* value,
+                          int size) noexcept {
+        return ::setsockopt(of, level, option, static_cast<const char*>(value), size);
+    }
+    static int getsockopt(socket_type of, int level, int option, void* value, int* size) noexcept {
+        return ::getsockopt(of, level, option, static_cast<char*>(value), size);
+    }
+    static int getsockname(socket_type of, void* where, int* size) noexcept {
+        return ::getsockname(of, static_cast<::sockaddr*>(where), size);
+    }
+    static int shutdown_sending(socket_type of) noexcept {
+        return ::shutdown(of, detail::windows::shut_sending);
+    }
+    static int close_socket(socket_type what) noexcept { return ::closesocket(what); }
+    /// A function that only the provider of the socket knows.
+    template <class Function>
+    static int extension(socket_type of, detail::windows::guid which, Function& out) noexcept {
+        unsigned long got = 0;
+        return ::WSAIoctl(of, detail::windows::get_extension, &which, sizeof(which), &out,
+                          sizeof(out), &got, nullptr, nullptr);
+    }
+
+    // Overlapped calls: 0 if the operation has ended already, else the reason; "pending" is one.
+    static int receive_overlapped(socket_type from, slice into, unsigned long& got,
+                                  overlapped* op) noexcept {
+        unsigned long flags = 0;
+        return code(::WSARecv(from, reinterpret_cast<::_WSABUF*>(&into), 1, &got, &flags,
+                              reinterpret_cast<::_OVERLAPPED*>(op), nullptr) == 0);
+    }
+    static int send_overlapped(socket_type to, slice* slices, std::uint32_t count,
+                               unsigned long& sent, overlapped* op) noexcept {
+        return code(::WSASend(to, reinterpret_cast<::_WSABUF*>(slices), count, &sent, 0,
+                              reinterpret_cast<::_OVERLAPPED*>(op), nullptr) == 0);
+    }
+    static int receive_from_overlapped(socket_type from, slice into, unsigned long& got,
+                                       unsigned long& flags, void* peer, int& size,
+                                       overlapped* op) noexcept {
+        return code(::WSARecvFrom(from, reinterpret_cast<::_WSABUF*>(&into), 1, &got, &flags,
+                                  static_cast<::sockaddr*>(peer), &size,
+                                  reinterpret_cast<::_OVERLAPPED*>(op), nullptr) == 0);
+    }
+    static int send_to_overlapped(socket_type to, slice from, const void* peer, int size,
+                                  unsigned long& sent, overlapped* op) noexcept {
+        return code(::WSASendTo(to, reinterpret_cast<::_WSABUF*>(&from), 1, &sent, 0,
+                                static_cast<const ::sockaddr*>(peer), size,
+                                reinterpret_cast<::_OVERLAPPED*>(op), nullptr) == 0);
+    }
+    static int accept_overlapped(detail::windows::accept_ex how, socket_type listener,
+                                 socket_type into, void* addresses, std::uint32_t address_bytes,
+                                 overlapped* op) noexcept {
+        unsigned long got = 0;
+        return code(how(listener, into, addresses, 0, address_bytes, address_bytes, &got, op));
+    }
+    static int connect_overlapped(detail::windows::connect_ex how, socket_type what,
+                                  const void* where, int size, overlapped* op) noexcept {
+        return code(how(what, where, size, nullptr, 0, nullptr, op));
+    }
+
+    // Calls that never wait.
+    static int receive(socket_type from, void* into, int count) noexcept {
+        return ::recv(from, static_cast<char*>(into), count, 0);
+    }
+    static int receive_from(socket_type from, void* into, int count, void* peer,
+                            int* size) noexcept {
+        return ::recvfrom(from, static_cast<char*>(into), count, 0,
+                          static_cast<::sockaddr*>(peer), size);
+    }
+    static int send_to(socket_type to, const void* from, int count, const void* peer,
+                       int size) noexcept {
+        return ::sendto(to, static_cast<const char*>(from), count, 0,
+                        static_cast<const ::sockaddr*>(peer), size);
+    }
+
+    /// Makes a port, or ties `what` to one. Null if that fails.
+    static void* port(void* what, void* to, std::uint32_t key) noexcept {
+        return ::CreateIoCompletionPort(what, to, key, 1);
+    }
+    static void close_port(void* what) noexcept { ::CloseHandle(what); }
+    static bool skip_on_success(socket_type of) noexcept {
+        return ::SetFileCompletionNotificationModes(
+                   reinterpret_cast<void*>(of), detail::windows::skip_port_on_success |
+                                                    detail::windows::skip_event_on_handle) != 0;
+    }
+    static bool wait(void* on, completion* out, std::uint32_t count_max, unsigned long& count,
+                     unsigned long timeout_ms) noexcept {
+        return ::GetQueuedCompletionStatusEx(on, reinterpret_cast<::_OVERLAPPED_ENTRY*>(out),
+                                             count_max, &count, timeout_ms, 0) != 0;
+    }
+    static bool post(void* to, unsigned long byte_count, netio_ulong_pointer key,
+                     overlapped* op) noexcept {
+        return ::PostQueuedCompletionStatus(to, byte_count, key,
+                                            reinterpret_cast<::_OVERLAPPED*>(op)) != 0;
+    }
+    /// Null: every operation of the socket.
+    static void cancel(socket_type of, overlapped* op) noexcept {
+        ::CancelIoEx(reinterpret_cast<void*>(of), reinterpret_cast<::_OVERLAPPED*>(op));
+    }
+    static void yield() noexcept { ::Sleep(0); }
+    static std::uint64_t now_ns() noexcept {
+        std::uint64_t ticks = 0;
+        std::uint64_t a_second = 1;
+        ::QueryPerformanceCounter(reinterpret_cast<::_LARGE_INTEGER*>(&ticks));
+        ::QueryPerformanceFrequency(reinterpret_cast<::_LARGE_INTEGER*>(&a_second));
+        return ticks / a_second * 1'000'000'000U +
+               ticks % a_second * 1'000'000'000U / a_second;
+    }
+
+private:
+    static int code(int succeeded) noexcept { return succeeded != 0 ? 0 : last_error(); }
+};
+
+namespace detail {
+
+/// The neighbours of a receive that waits for a buffer, as ids.
+struct iocp_links {
+    std::uint32_t previous;
+    std::uint32_t next;
+};
+
+/// What a backend remembers of one connection. All-zero is "no connection".
+struct iocp_connection {
+    windows::overlapped receive_op;
+    windows::overlapped send_op;  // of a connect, too
+    windows::socket_type socket;
+    union {
+        std::uint64_t into;  // receive into the caller's memory: its address
+        iocp_links starved;  // receive into the pool: its place among those without a buffer
+    };
+    std::uint32_t generation;
+    std::uint32_t flags;
+    std::uint32_t next;           // in the run list, an id
+    std::uint32_t receive_count;  // bytes of `into`, or credit left
+    // Of an operation that ended at once, kept for the next wait: its bytes and its reason.
+    std::uint32_t received_bytes;
+    std::int32_t received_code;
+    std::uint32_t sent_bytes;
+    std::int32_t sent_code;
+};
+static_assert(sizeof(iocp_connection) <= 128, "the budget of a connection in this backend");
+
+/// An operation on a handle that several loops use. Such a handle is tied to the port of one of
+/// them, which sends on what belongs to another.
+struct iocp_shared_operation {
+    windows::overlapped op;  // first: the port gives its address back
+    void* home;
+};
+
+inline constexpr std::uint32_t iocp_accepts_max = 8;
+inline constexpr std::uint32_t iocp_address_bytes = 128;  // a unix address and 16 more
+
+struct iocp_accept {
+    iocp_shared_operation shared;
+    windows::socket_type socket;  // made before: what a client will be
+    std::uint32_t generation;
+    bool outstanding;
+    alignas(8) std::byte addresses[2 * iocp_address_bytes];
+};
+
+struct iocp_listener {
+    windows::socket_type socket;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    int family;
+    bool no_delay;
+    bool foreign;  // another loop's port gets the completions
+    iocp_accept accepts[iocp_accepts_max];
+};
+
+struct iocp_datagram_socket {
+    iocp_shared_operation shared;
+    windows::socket_type socket;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    std::uint32_t next;
+    iocp_links starved;
+    std::uint32_t buffer;  // plus one: the receive's that is outstanding
+    // The kernel's while a receive is outstanding.
+    unsigned long receive_flags;
+    int peer_bytes;
+    socket_address peer;
+};
+
+struct iocp_datagram_send {
+    iocp_shared_operation shared;
+    windows::socket_type socket;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    std::uint32_t next;
+    std::uint32_t count;
+    std::int32_t code;
+};
+
+}  // namespace detail
+
+/// The backend of Windows. A receive into the pool asks for readiness by a receive of no bytes and
+/// then reads without waiting; a receive into memory and every send are operations of the kernel.
+/// What ends at once leaves its result in the connection's block, which is linked into a run list
+/// that the next `wait` works off, mostly without entering the kernel.
+///
+/// See `backend` for what each function promises. `Sys` makes the system calls.
+template <class Sys = windows_sys>
+class basic_iocp {
+    using overlapped = detail::windows::overlapped;
+    using socket_type = detail::windows::socket_type;
+    using connection = detail::iocp_connection;
+    using listener = detail::iocp_listener;
+    using accept_slot = detail::iocp_accept;
+    using datagram_socket = detail::iocp_datagram_socket;
+    using datagram_send = detail::iocp_datagram_send;
+
+public:
+    static constexpr const char* name = "iocp";
+    static constexpr std::size_t connection_bytes = sizeof(connection);
+    static constexpr std::uint32_t receive_credit = 1;
+    /// Connections that may still come after stop_accept.
+    static constexpr std::uint32_t late_accepts_max = detail::iocp_accepts_max;
+
+    basic_iocp() noexcept = default;
+    basic_iocp(const basic_iocp&) = delete;
+    basic_iocp& operator=(const basic_iocp&) = delete;
+
+    static availability available() noexcept {
+        if (Sys::start_winsock() != 0) {
+            return {false, "Winsock 2.2"};
+        }
+        Sys::stop_winsock();
+        return {};
+    }
+    static constexpr std::size_t bytes_needed(const backend_limits& sizes) noexcept {
+        return layout::of(sizes).end;
+    }
+    static const char* os_name(int code) noexcept { return detail::error_name(code); }
+    static os_handle listen(const stream_address& address,
+                            const listen_options& options) noexcept {
+        return detail::listen_stream<Sys>(address, options);
+    }
+    static os_handle open_datagram(const endpoint& address,
+                                   const datagram_options& options) noexcept {
+        return detail::open_bound_datagram<Sys>(address, options);
+    }
+    static result<endpoint> local_of(socket_handle handle) noexcept {
+        return detail::local_endpoint<Sys>(handle);
+    }
+    static void close_handle(socket_handle handle, bool abort) noexcept {
+        NETIO_ASSERT(handle >= 0);
+        const bool counted = detail::holds_winsock<Sys>(socket_of(handle));
+        detail::close_one_socket<Sys>(socket_of(handle), abort);
+        if (counted) {
+            Sys::stop_winsock();
+        }
+    }
+    /// Handles are bounded by the size of the kernel's table; nothing has to be raised.
+    static std::uint64_t reserve_descriptors(std::uint64_t) noexcept { return handles_max; }
+    std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
+
+    os_status open(mutable_bytes memory, const backend_limits& sizes, buffer_pool& pool) noexcept {
+        NETIO_ASSERT(!open_);
+        NETIO_ASSERT(memory.size() >= bytes_needed(sizes));
+        NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(memory.data()) % 64 == 0);
+        lay_out(memory.data(), sizes);
+        pool_ = &pool;
+        detail::winsock_hold<Sys> winsock;
+        if (winsock.code() != 0) {
+            return detail::status_of(winsock.code());
+        }
+        if (const os_status found = find_extensions(); !found) {
+            return found;
+        }
+        port_ = Sys::port(reinterpret_cast<void*>(detail::windows::no_socket), nullptr, 0);
+        if (port_ == nullptr) {
+            return detail::status_of(Sys::last_error());
+        }
+        winsock.keep();
+        wake_.open();
+        open_ = true;
+        return {};
+    }
+
+    void close() noexcept {
+        NETIO_ASSERT(!waiting_);
+        if (!open_) {
+            return;
+        }
+        wake_.template close<Sys>();
+        end_everything();
+        Sys::close_port(port_);
+        Sys::stop_winsock();
+        open_ = false;
+    }
+
+    os_status start_accept(socket_handle handle, token who) noexcept {
+        listener& at = listener_of(who);
+        NETIO_ASSERT(open_ && handle >= 0);
+        NETIO_ASSERT(at.flags == 0);
+        const socket_type socket = socket_of(handle);
+        at.foreign = !tie(socket, key_listener);
+        if (at.foreign && Sys::last_error() != detail::windows::parameter_wrong) {
+            return detail::status_of(Sys::last_error());
+        }
+        if (const int code = look_at_listener(at, socket); code != 0) {
+            return detail::status_of(code);
+        }
+        at.socket = socket;
+        at.generation = who.generation();
+        at.flags = attached;
+        for (accept_slot& each : at.accepts) {
+            if (const int code = arm_accept(at, each); code != 0) {
+                forget(at);
+                return accept_failure(code);
+            }
+        }
+        return {};
+    }
+
+    void stop_accept(token who) noexcept {
+        listener& at = listener_of(who);
+        if (at.flags == 0) {
+            return;  // it failed, and the caller has not looked at that event yet
+        }
+        NETIO_ASSERT(at.generation == who.generation());
+        forget(at);
+    }
+
+    os_status start_connect(const stream_address& address, const socket_options& options,
+                            token who) noexcept {
+        connection& at = connections_[checked(who, sizes_.connections)];
+        NETIO_ASSERT(open_);
+        NETIO_ASSERT(at.flags == 0);
+        // A mapped address goes out as plain IPv4: a socket of its own family needs no V6ONLY.
+        const stream_address plainly{unmapped(address.ip), address.unix_path};
+        detail::socket_address where;
+        int size = 0;
+        if (const error why = detail::to_stream_address(plainly, where, size);
+            why != error::none) {
+            return {why, 0};
+        }
+        const os_handle made =
+            detail::make_socket<Sys>(where.family, detail::windows::type_stream);
+        if (!made) {
+            return made.status;
+        }
+        begin(at, socket_of(made.handle), who, connecting);
+        const os_status started = connect_now(at, who, where, size, options);
+        if (!started) {
+            Sys::close_socket(at.socket);
+            at = connection{};
+        }
+        return started;
+    }
+
+    os_status attach(socket_handle handle, token who) noexcept {
+        connection& at = connections_[checked(who, sizes_.connections)];
+        NETIO_ASSERT(open_ && handle >= 0);
+        NETIO_ASSERT(at.flags == 0);
+        const socket_type socket = socket_of(handle);
+        // Tied already: a handle that was released from here, for a tie is for life.
+        if (!tie(socket, key_connection) &&
+            Sys::last_error() != detail::windows::parameter_wrong) {
+            return detail::status_of(Sys::last_error());
+        }
+        begin(at, socket, who, attached | skipping(socket));
+        return {};
+    }
+
+    socket_handle release(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (receiving | sending | closing | in_run_list)) == 0);
+        NETIO_ASSERT((at.flags & attached) != 0);
+        NETIO_ASSERT((at.flags & in_kernel) == 0);
+        const socket_type socket = at.socket;
+        at = connection{};
+        return static_cast<socket_handle>(socket);
+    }
+
+    void start_receive(token who, mutable_bytes into, std::uint32_t credit) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (receiving | receive_over)) == 0);
+        at.flags |= receiving;
+        if (into.empty()) {
+            NETIO_ASSERT(credit != 0);
+            at.receive_count = credit;
+            if ((at.flags & readable) != 0) {
+                link(who.index() + 1);
+                return;
+            }
+        } else {
+            at.flags = (at.flags & ~readable) | into_memory;
+            at.into = address_of(into.data());
+            at.receive_count = clipped(into.size());
+        }
+        arm_receive(at, who.index());
+    }
+
+    void stop_receive(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & stopping) == 0);
+        if ((at.flags & receiving) == 0) {
+            return;  // it has ended, and the caller has not looked at that event yet
+        }
+        at.flags |= stopping;
+        if ((at.flags & receive_in_kernel) != 0) {
+            Sys::cancel(at.socket, &at.receive_op);
+            return;
+        }
+        if ((at.flags & starved) != 0) {
+            unlink_starved(who.index() + 1);
+        }
+        link(who.index() + 1);
+    }
+
+    void start_send(token who, std::span<const bytes> slices) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
+        NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
+        at.flags |= sending;
+        detail::windows::slice pieces[slices_max];
+        const std::uint32_t count = cut(slices, pieces);
+        unsigned long sent = 0;
+        at.send_op = {};
+        const int code = Sys::send_overlapped(at.socket, pieces, count, sent, &at.send_op);
+        if (waits(at, code)) {
+            at.flags |= send_in_kernel;
+            ++outstanding_count_;
+        } else {
+            at.flags |= result_sent;
+            at.sent_bytes = static_cast<std::uint32_t>(sent);
+            at.sent_code = code;
+            link(who.index() + 1);
+        }
+    }
+
+    void end_send(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
+        at.flags |= send_over;
+        // Fails only where the peer is gone already, and then the receive says so.
+        Sys::shutdown_sending(at.socket);
+    }
+
+    void start_close(token who, bool abort) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | connecting)) != 0);
+        NETIO_ASSERT((at.flags & closing) == 0);
+        if ((at.flags & starved) != 0) {
+            unlink_starved(who.index() + 1);
+        }
+        at.flags |= closing | (abort ? abortive : 0);
+        // Closed when the last operation has ended: a pending receive would turn a FIN into a RST.
+        if ((at.flags & in_kernel) != 0) {
+            Sys::cancel(at.socket, nullptr);
+        } else {
+            link(who.index() + 1);
+        }
+    }
+
+    os_status start_receive_from(socket_handle handle, token who) noexcept {
+        datagram_socket& at = datagram_sockets_[checked(who, sizes_.datagram_sockets)];
+        NETIO_ASSERT(open_ && handle >= 0);
+        NETIO_ASSERT(at.flags == 0);
+        const socket_type socket = socket_of(handle);
+        if (!tie(socket, key_datagram) &&
+            Sys::last_error() != detail::windows::parameter_wrong) {
+            return detail::status_of(Sys::last_error());
+        }
+        at = datagram_socket{};
+        at.socket = socket;
+        at.generation = who.generation();
+        at.flags = attached;
+        arm_datagram(at, who.index());
+        return {};
+    }
+
+    void stop_receive_from(token who) noexcept {
+        datagram_socket& at = datagram_sockets_[checked(who, sizes_.datagram_sockets)];
+        NETIO_ASSERT(at.generation == who.generation());
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        const std::uint32_t id = datagram_kind | (who.index() + 1);
+        at.flags |= closing;
+        if ((at.flags & receive_in_kernel) != 0) {
+            Sys::cancel(at.socket, &at.shared.op);
+            return;
+        }
+        if ((at.flags & starved) != 0) {
+            unlink_starved(id);
+        }
+        link(id);
+    }
+
+    void start_send_to(socket_handle handle, token who, bytes payload,
+                       const endpoint& peer) noexcept {
+        const std::uint32_t index = checked(who, sizes_.datagram_sends);
+        datagram_send& at = datagram_sends_[index];
+        NETIO_ASSERT(open_ && handle >= 0);
+        NETIO_ASSERT(at.flags == 0);
+        at = datagram_send{};
+        at.socket = socket_of(handle);
+        at.generation = who.generation();
+        at.flags = attached;
+        at.code = send_to_now(at, payload, peer);
+        if (at.code != detail::windows::operation_pending) {
+            link(send_kind | (index + 1));
+        }
+    }
+
+    std::uint32_t wait(std::span<event> out, std::uint64_t timeout_ns) noexcept {
+        NETIO_ASSERT(open_ && !waiting_);
+        NETIO_ASSERT(out.size() >= 4);
+        waiting_ = true;
+        detail::event_writer to(out);
+        wake_.take(to);
+        serve_starved(to);
+        const bool worked_off = ready_at_ == ready_end_;
+        const bool local = run_count_ != 0 || to.count() != 0;
+        // Without the kernel at most once in a row, so a busy sender keeps nobody from being seen.
+        skipped_ = worked_off && local && !skipped_;
+        if (worked_off && !skipped_) {
+            enter_kernel(to, local ? 0 : timeout_ns);
+        }
+        std::uint32_t nodes = run_count_;
+        const bool both = ready_at_ != ready_end_;
+        nodes = work_off_run_list(to, nodes, both ? to.room() / 2 : 0);
+        while (ready_at_ != ready_end_ && to.room() != 0) {
+            complete(ready_[ready_at_++], to);
+        }
+        work_off_run_list(to, nodes, 0);
+        waiting_ = false;
+        return to.count();
+    }
+
+    bool ready() noexcept {
+        NETIO_ASSERT(open_);
+        return run_count_ != 0 || ready_at_ != ready_end_ ||
+               (starved_first_ != 0 && pool_->room(side::input) != 0) ||
+               wake_.woken();
+    }
+
+    void wake() noexcept {
+        wake_.wake([this] { Sys::post(port_, 0, key_wake, nullptr); });
+    }
+
+    /// None: the system does not say that a port can be waited for like an event.
+    socket_handle wait_handle() noexcept {
+        NETIO_ASSERT(open_ && !waiting_);
+        return no_handle;
+    }
+
+    /// Completions that no operation of ours waited for; they were dropped.
+    std::uint64_t stale_count() const noexcept { return stale_count_; }
+
+private:
+    // Flags of all blocks.
+    static constexpr std::uint32_t attached = 1u << 0;
+    static constexpr std::uint32_t connecting = 1u << 1;
+    static constexpr std::uint32_t closing = 1u << 2;
+    static constexpr std::uint32_t abortive = 1u << 3;
+    static constexpr std::uint32_t in_run_list = 1u << 4;
+    static constexpr std::uint32_t starved = 1u << 5;
+    static constexpr std::uint32_t skips = 1u << 6;      // what ends at once is not posted
+    static constexpr std::uint32_t readable = 1u << 7;   // there may be bytes: try before waiting
+    static constexpr std::uint32_t receiving = 1u << 8;  // outstanding for the caller
+    static constexpr std::uint32_t into_memory = 1u << 9;
+    static constexpr std::uint32_t receive_over = 1u << 10;  // ended or failed was given
+    static constexpr std::uint32_t stopping = 1u << 11;
+    static constexpr std::uint32_t sending = 1u << 12;    // outstanding for the caller
+    static constexpr std::uint32_t send_over = 1u << 13;  // end_send was called
+    static constexpr std::uint32_t receive_in_kernel = 1u << 14;
+    static constexpr std::uint32_t send_in_kernel = 1u << 15;  // or a connect
+    static constexpr std::uint32_t in_kernel = receive_in_kernel | send_in_kernel;
+    // Results that the next wait will give.
+    static constexpr std::uint32_t result_received = 1u << 16;
+    static constexpr std::uint32_t result_sent = 1u << 17;
+    static constexpr std::uint32_t result_connected = 1u << 18;
+
+    // An id names a block of any kind in a list: its kind and its index plus one.
+    static constexpr std::uint32_t id_index = (1u << 30) - 1;
+    static constexpr std::uint32_t datagram_kind = 1u << 30;
+    static constexpr std::uint32_t send_kind = 2u << 30;
+
+    // What a handle was tied to the port with.
+    static constexpr std::uint32_t key_wake = 1;
+    static constexpr std::uint32_t key_connection = 2;
+    static constexpr std::uint32_t key_listener = 3;
+    static constexpr std::uint32_t key_datagram = 4;
+
+    static constexpr std::uint64_t handles_max = 16'711'680;
+    static constexpr std::uint32_t ready_room = 64;
+    static constexpr int accept_tries_max = 16;
+    // One operation takes all its bytes or none and locks their pages meanwhile: never too many.
+    static constexpr std::size_t send_bytes_max = 256 * 1024;
+
+    /// Where everything lies in the memory given.
+    struct layout {
+        std::size_t connections = 0;
+        std::size_t listeners = 0;
+        std::size_t datagram_sockets = 0;
+        std::size_t datagram_sends = 0;
+        std::size_t end = 0;
+
+        static constexpr std::size_t aligned(std::size_t at) noexcept {
+            return (at + 63) / 64 * 64;
+        }
+        static constexpr layout of(const backend_limits& sizes) noexcept {
+            layout out;
+            out.connections = aligned(ready_room * sizeof(detail::windows::completion));
+            out.listeners = aligned(out.connections + sizes.connections * sizeof(connection));
+            out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
+            out.datagram_sends = aligned(out.datagram_sockets +
+                                         sizes.datagram_sockets * sizeof(datagram_socket));
+            out.end =
+                aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            return out;
+        }
+    };
+
+    void lay_out(std::byte* memory, const backend_limits& sizes) noexcept {
+        const layout places = layout::of(sizes);
+        sizes_ = sizes;
+        ready_ = reinterpret_cast<detail::windows::completion*>(memory);
+        connections_ = reinterpret_cast<connection*>(memory + places.connections);
+        listeners_ = reinterpret_cast<listener*>(memory + places.listeners);
+        datagram_sockets_ =
+            reinterpret_cast<datagram_socket*>(memory + places.datagram_sockets);
+        datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
+        ready_at_ = ready_end_ = 0;
+        run_first_ = run_last_ = run_count_ = 0;
+        starved_first_ = starved_last_ = 0;
+        outstanding_count_ = 0;
+        skipped_ = false;
+    }
+
+    /// AcceptEx and ConnectEx belong to the provider of sockets; whether its sockets are handles of
+    /// the kernel decides if skipping the port is safe.
+    os_status find_extensions() noexcept {
+        namespace windows = detail::windows;
+        socket_type probe = Sys::open_socket(windows::family_ipv4, windows::type_stream);
+        if (probe == windows::no_socket) {
+            probe = Sys::open_socket(windows::family_ipv6, windows::type_stream);
+        }
+        if (probe == windows::no_socket) {
+            return detail::status_of(Sys::last_error());
+        }
+        os_status out;
+        if (Sys::extension(probe, windows::accept_ex_guid, accept_ex_) != 0 ||
+            Sys::extension(probe, windows::connect_ex_guid, connect_ex_) != 0 ||
+            Sys::extension(probe, windows::accept_addresses_guid, accept_addresses_) != 0) {
+            out = detail::status_of(Sys::last_error());
+        }
+        alignas(8) std::byte about[windows::protocol_info_bytes] = {};
+        int size = sizeof(about);
+        std::uint32_t services = 0;
+        if (Sys::getsockopt(probe, windows::level_socket, windows::option_protocol_info, about,
+                            &size) == 0) {
+            std::memcpy(&services, about, sizeof(services));
+        }
+        may_skip_ = (services & windows::provides_file_handles) != 0;
+        Sys::close_socket(probe);
+        return out;
+    }
+
+    static socket_type socket_of(socket_handle handle) noexcept {
+        return static_cast<socket_type>(handle);
+    }
+    bool tie(socket_type socket, std::uint32_t key) noexcept {
+        return Sys::port(reinterpret_cast<void*>(socket), port_, key) != nullptr;
+    }
+    std::uint32_t skipping(socket_type socket) const noexcept {
+        return may_skip_ && Sys::skip_on_success(socket) ? skips : 0;
+    }
+    /// Will a completion come?
+    static bool waits(const connection& at, int code) noexcept {
+        return code == detail::windows::operation_pending ||
+               (code == 0 && (at.flags & skips) == 0);
+    }
+
+    static std::uint64_t address_of(const void* at) noexcept {
+        return reinterpret_cast<std::uintptr_t>(at);
+    }
+    static char* pointer_of(std::uint64_t address) noexcept {
+        return reinterpret_cast<char*>(static_cast<std::uintptr_t>(address));
+    }
+    static std::uint32_t clipped(std::size_t count) noexcept {
+        return count < INT_MAX ? static_cast<std::uint32_t>(count) : INT_MAX;
+    }
+    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
+        NETIO_ASSERT(who.index() < count);
+        return who.index();
+    }
+    connection& connection_of(token who) noexcept {
+        connection& at = connections_[checked(who, sizes_.connections)];
+        NETIO_ASSERT(at.generation == who.generation());
+        return at;
+    }
+    listener& listener_of(token who) noexcept {
+        return listeners_[checked(who, sizes_.listeners)];
+    }
+    static void begin(connection& at, socket_type socket, token who,
+                      std::uint32_t flags) noexcept {
+        at = connection{};
+        at.socket = socket;
+        at.generation = who.generation();
+        at.flags = flags;
+    }
+    /// The slices in the system's form, cut to what one operation may take.
+    static std::uint32_t cut(std::span<const bytes> slices,
+                             detail::windows::slice* pieces) noexcept {
+        std::size_t room = send_bytes_max;
+        std::uint32_t count = 0;
+        for (const bytes each : slices) {
+            NETIO_ASSERT(!each.empty());
+            const std::size_t taken = each.size() < room ? each.size() : room;
+            if (taken != 0) {
+                pieces[count++] = {static_cast<unsigned long>(taken),
+                                   pointer_of(address_of(each.data()))};
+            }
+            room -= taken;
+        }
+        return count;
+    }
+
+    // ---- the run list: blocks whose next step needs no completion
+
+    std::uint32_t& next_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        switch (id & ~id_index) {
+        case 0: return connections_[index].next;
+        case datagram_kind: return datagram_sockets_[index].next;
+        default: return datagram_sends_[index].next;
+        }
+    }
+    std::uint32_t& flags_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        switch (id & ~id_index) {
+        case 0: return connections_[index].flags;
+        case datagram_kind: return datagram_sockets_[index].flags;
+        default: return datagram_sends_[index].flags;
+        }
+    }
+
+    void link(std::uint32_t id) noexcept {
+        std::uint32_t& flags = flags_of(id);
+        if ((flags & in_run_list) != 0) {
+            return;
+        }
+        flags |= in_run_list;
+        next_of(id) = 0;
+        (run_last_ != 0 ? next_of(run_last_) : run_first_) = id;
+        run_last_ = id;
+        ++run_count_;
+    }
+
+    std::uint32_t unlink_first() noexcept {
+        NETIO_ASSERT(run_count_ != 0 && run_first_ != 0);
+        const std::uint32_t id = run_first_;
+        run_first_ = next_of(id);
+        if (run_first_ == 0) {
+            run_last_ = 0;
+        }
+        flags_of(id) &= ~in_run_list;
+        --run_count_;
+        return id;
+    }
+
+    /// Steps through at most `nodes` blocks while more than `spare` events have room; those left.
+    std::uint32_t work_off_run_list(detail::event_writer& to, std::uint32_t nodes,
+                                    std::uint32_t spare) noexcept {
+        while (nodes != 0 && to.room() > spare) {
+            --nodes;
+            const std::uint32_t id = unlink_first();
+            const std::uint32_t index = (id & id_index) - 1;
+            switch (id & ~id_index) {
+            case 0: step_connection(index, to); break;
+            case datagram_kind: step_datagrams(index, to); break;
+            default: give_send_to(index, to); break;
+            }
+        }
+        return nodes;
+    }
+
+    void step_connection(std::uint32_t index, detail::event_writer& to) noexcept {
+        connection& at = connections_[index];
+        const token who = token::of(index, at.generation);
+        NETIO_ASSERT(to.room() != 0);
+        if ((at.flags & closing) != 0) {
+            finish_close(at, who, to);
+            return;
+        }
+        if ((at.flags & result_connected) != 0) {
+            at.flags &= ~result_connected;
+            connected(at, who, at.sent_code, to);
+        }
+        if ((at.flags & result_sent) != 0) {
+            at.flags &= ~result_sent;
+            give_sent(at, who, at.sent_code, at.sent_bytes, to);
+        }
+        if ((at.flags & (result_received | stopping | readable)) == 0) {
+            return;
+        }
+        if (to.room() == 0) {
+            link(index + 1);
+        } else if ((at.flags & result_received) != 0) {
+            at.flags &= ~result_received;
+            received(at, index, at.received_code, at.received_bytes, to);
+        } else if ((at.flags & stopping) == 0) {
+            receive_if_due(at, index, to);
+        } else if ((at.flags & receive_in_kernel) == 0) {
+            end_receive(at);
+            to.put(who, operation::receive, event_kind::received).disarmed = true;
+        }
+    }
+
+    // ---- connections
+
+    /// Bound to any address first, which ConnectEx wants. Unix sockets know only the plain connect.
+    os_status connect_now(connection& at, token who, const detail::socket_address& where, int size,
+                          const socket_options& options) noexcept {
+        const bool tcp = where.family != detail::windows::family_unix;
+        detail::option_setter<Sys> to(at.socket);
+        detail::set_socket_options(to, tcp, options);
+        if (!to.status) {
+            return to.status;
+        }
+        detail::socket_address any{};
+        any.family = where.family;
+        if ((tcp && Sys::bind(at.socket, &any, size) != 0) || !tie(at.socket, key_connection)) {
+            return detail::status_of(Sys::last_error());
+        }
+        at.flags |= skipping(at.socket);
+        int code = 0;
+        if (tcp) {
+            code = Sys::connect_overlapped(connect_ex_, at.socket, &where, size, &at.send_op);
+        } else if (Sys::connect(at.socket, &where, size) != 0) {
+            code = Sys::last_error();
+        }
+        if (tcp && waits(at, code)) {
+            at.flags |= send_in_kernel;
+            ++outstanding_count_;
+        } else if (code != 0) {
+            return detail::status_of(code);
+        } else {
+            at.flags |= result_connected;
+            link(who.index() + 1);
+        }
+        return {};
+    }
+
+    void connected(connection& at, token who, int code, detail::event_writer& to) noexcept {
+        NETIO_ASSERT((at.flags & connecting) != 0);
+        at.flags = (at.flags & ~connecting) | attached;
+        if (code != 0) {
+            at.flags |= receive_over | send_over;
+            to.fail(who, operation::connect, detail::error_of(code), code);
+            return;
+        }
+        // Before this the socket knows neither its peer nor how to end its sending.
+        Sys::setsockopt(at.socket, detail::windows::level_socket,
+                        detail::windows::option_connected, nullptr, 0);
+        to.put(who, operation::connect, event_kind::connected).handle =
+            static_cast<socket_handle>(at.socket);
+    }
+
+    static void end_receive(connection& at) noexcept {
+        at.flags &= ~(receiving | into_memory | stopping);
+    }
+
+    /// Into the caller's memory, or of no bytes: that one ends when there is something to read.
+    void arm_receive(connection& at, std::uint32_t index) noexcept {
+        detail::windows::slice into{0, reinterpret_cast<char*>(&at.received_bytes)};
+        if ((at.flags & into_memory) != 0) {
+            into = {at.receive_count, pointer_of(at.into)};
+        }
+        unsigned long got = 0;
+        at.receive_op = {};
+        const int code = Sys::receive_overlapped(at.socket, into, got, &at.receive_op);
+        if (waits(at, code)) {
+            at.flags |= receive_in_kernel;
+            ++outstanding_count_;
+        } else {
+            at.flags |= result_received;
+            at.received_bytes = static_cast<std::uint32_t>(got);
+            at.received_code = code;
+            link(index + 1);
+        }
+    }
+
+    /// A receive of the kernel has ended.
+    void received(connection& at, std::uint32_t index, int code, std::uint32_t byte_count,
+                  detail::event_writer& to) noexcept {
+        const token who = token::of(index, at.generation);
+        const bool stopped = (at.flags & stopping) != 0;
+        NETIO_ASSERT((at.flags & receiving) != 0);
+        if ((at.flags & into_memory) == 0 && !stopped) {
+            // Whatever ended it: the read tells, and there may be bytes before an end.
+            at.flags |= readable;
+            receive_if_due(at, index, to);
+            return;
+        }
+        const bool waited = (at.flags & into_memory) == 0;
+        end_receive(at);
+        if (waited || (stopped && code == detail::windows::operation_aborted)) {
+            to.put(who, operation::receive, event_kind::received).disarmed = true;
+        } else if (code != 0) {
+            at.flags |= receive_over;
+            to.fail(who, operation::receive, detail::error_of(code), code);
+        } else if (byte_count == 0) {
+            at.flags |= receive_over;
+            to.put(who, operation::receive, event_kind::ended);
+        } else {
+            event& out = to.put(who, operation::receive, event_kind::received);
+            out.byte_count = byte_count;
+            out.disarmed = true;
+        }
+    }
+
+    /// One read, if a receive into the pool is outstanding and there may be something. At most one
+    /// buffer a connection in one wait: what is left goes to the run list.
+    void receive_if_due(connection& at, std::uint32_t index, detail::event_writer& to) noexcept {
+        constexpr std::uint32_t due = receiving | readable;
+        if ((at.flags & (due | into_memory | starved)) != due) {
+            return;
+        }
+        if (to.room() == 0) {
+            link(index + 1);
+            return;
+        }
+        const std::uint32_t buffer =
+            starved_first_ == 0 ? pool_->take(side::input) : none_index;
+        if (buffer == none_index) {
+            link_starved(index + 1);
+        } else {
+            receive(at, index, buffer, to);
+        }
+    }
+
+    void receive(connection& at, std::uint32_t index, std::uint32_t buffer,
+                 detail::event_writer& to) noexcept {
+        const token who = token::of(index, at.generation);
+        const std::uint32_t count = pool_->buffer_bytes();
+        const int got = Sys::receive(at.socket, pool_->data(buffer), static_cast<int>(count));
+        if (got > 0) {
+            const auto byte_count = static_cast<std::uint32_t>(got);
+            at.flags &= byte_count < count ? ~readable : ~0u;
+            event& out = to.put(who, operation::receive, event_kind::received);
+            out.byte_count = byte_count;
+            out.buffer_index = buffer;
+            out.disarmed = byte_count >= at.receive_count;
+            if (out.disarmed) {
+                end_receive(at);
+            } else {
+                at.receive_count -= byte_count;
+                go_on_receiving(at, index);
+            }
+            return;
+        }
+        const int code = got == 0 ? 0 : Sys::last_error();
+        pool_->give(buffer, side::input, 0);
+        if (code == detail::windows::would_block) {
+            at.flags &= ~readable;
+            go_on_receiving(at, index);
+            return;
+        }
+        end_receive(at);
+        at.flags |= receive_over;
+        if (code == 0) {
+            to.put(who, operation::receive, event_kind::ended);
+        } else {
+            to.fail(who, operation::receive, detail::error_of(code), code);
+        }
+    }
+
+    void go_on_receiving(connection& at, std::uint32_t index) noexcept {
+        if ((at.flags & readable) != 0) {
+            link(index + 1);
+        } else {
+            arm_receive(at, index);
+        }
+    }
+
+    static void give_sent(connection& at, token who, int code, std::uint32_t byte_count,
+                          detail::event_writer& to) noexcept {
+        NETIO_ASSERT((at.flags & sending) != 0);
+        at.flags &= ~sending;
+        if (code == 0) {
+            to.put(who, operation::send, event_kind::sent).byte_count = byte_count;
+        } else {
+            to.fail(who, operation::send, detail::error_of(code), code);
+        }
+    }
+
+    static void finish_close(connection& at, token who, detail::event_writer& to) noexcept {
+        if ((at.flags & in_kernel) != 0) {
+            return;  // linked again when the last one has ended
+        }
+        detail::close_one_socket<Sys>(at.socket, (at.flags & abortive) != 0);
+        at = connection{};
+        to.put(who, operation::close, event_kind::closed);
+    }
+
+    void complete_connection(const detail::windows::completion& what,
+                             detail::event_writer& to) noexcept {
+        const auto offset = static_cast<std::size_t>(
+            reinterpret_cast<std::byte*>(what.operation) -
+            reinterpret_cast<std::byte*>(connections_));
+        const auto index = static_cast<std::uint32_t>(offset / sizeof(connection));
+        NETIO_ASSERT(index < sizes_.connections);
+        connection& at = connections_[index];
+        const bool of_receive = what.operation == &at.receive_op;
+        const std::uint32_t mark = of_receive ? receive_in_kernel : send_in_kernel;
+        if ((at.flags & mark) == 0) {
+            ++stale_count_;
+            return;
+        }
+        at.flags &= ~mark;
+        --outstanding_count_;
+        const token who = token::of(index, at.generation);
+        const int code = code_of(what);
+        if ((at.flags & closing) != 0) {
+            link(index + 1);
+        } else if (of_receive) {
+            received(at, index, code, what.byte_count, to);
+        } else if ((at.flags & connecting) != 0) {
+            connected(at, who, code, to);
+        } else {
+            give_sent(at, who, code, what.byte_count, to);
+        }
+    }
+
+    static int code_of(const detail::windows::completion& what) noexcept {
+        return detail::code_of_status(static_cast<std::uint32_t>(what.operation->status));
+    }
+
+    // ---- receives without a buffer: served in the order they came
+
+    detail::iocp_links& links_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        return (id & datagram_kind) != 0 ? datagram_sockets_[index].starved
+                                         : connections_[index].starved;
+    }
+
+    void link_starved(std::uint32_t id) noexcept {
+        NETIO_ASSERT((flags_of(id) & starved) == 0);
+        flags_of(id) |= starved;
+        links_of(id) = {starved_last_, 0};
+        (starved_last_ != 0 ? links_of(starved_last_).next : starved_first_) = id;
+        starved_last_ = id;
+    }
+
+    void unlink_starved(std::uint32_t id) noexcept {
+        NETIO_ASSERT((flags_of(id) & starved) != 0);
+        flags_of(id) &= ~starved;
+        const detail::iocp_links links = links_of(id);
+        (links.previous != 0 ? links_of(links.previous).next : starved_first_) = links.next;
+        (links.next != 0 ? links_of(links.next).previous : starved_last_) = links.previous;
+    }
+
+    /// At most a quarter of the events, so that what is ready moves on too.
+    void serve_starved(detail::event_writer& to) noexcept {
+        if (starved_first_ == 0) {
+            return;
+        }
+        const std::uint32_t quarter = to.room() / 4 != 0 ? to.room() / 4 : 1;
+        const std::uint32_t spare = to.room() > quarter ? to.room() - quarter : 0;
+        while (starved_first_ != 0 && to.room() > spare && pool_->room(side::input) != 0) {
+            const std::uint32_t buffer = pool_->take(side::input);
+            NETIO_ASSERT(buffer != none_index);
+            const std::uint32_t id = starved_first_;
+            const std::uint32_t index = (id & id_index) - 1;
+            unlink_starved(id);
+            if ((id & datagram_kind) != 0) {
+                read_datagram(datagram_sockets_[index], index, buffer, to);
+            } else {
+                receive(connections_[index], index, buffer, to);
+            }
+        }
+    }
+
+    // ---- listeners
+
+    /// What the sockets made for its clients have to be like.
+    int look_at_listener(listener& at, socket_type socket) noexcept {
+        detail::socket_address where{};
+        int size = sizeof(where);
+        if (Sys::getsockname(socket, &where, &size) != 0) {
+            return Sys::last_error();
+        }
+        at.family = where.family;
+        std::uint32_t no_delay = 0;
+        size = sizeof(no_delay);
+        at.no_delay =
+            at.family != detail::windows::family_unix &&
+            Sys::getsockopt(socket, detail::windows::level_tcp, detail::windows::option_no_delay,
+                            &no_delay, &size) == 0 &&
+            (no_delay & 0xFF) != 0;
+        return 0;
+    }
+
+    /// A socket made before, and a wait for the client it will be; the reason if that fails.
+    int arm_accept(listener& at, accept_slot& mine) noexcept {
+        if (mine.outstanding) {
+            return 0;  // of an accept that was stopped; armed again when its completion comes
+        }
+        const os_handle made =
+            detail::make_socket<Sys>(at.family, detail::windows::type_stream);
+        if (!made) {
+            return made.status.os_code;
+        }
+        mine.socket = socket_of(made.handle);
+        mine.generation = at.generation;
+        mine.shared = {{}, port_};
+        int code = detail::windows::connection_reset;
+        // A client that is gone before it was accepted is reported at once.
+        for (int tries = 0; tries < accept_tries_max && of_one_client(code); ++tries) {
+            code = Sys::accept_overlapped(accept_ex_, at.socket, mine.socket, mine.addresses,
+                                          detail::iocp_address_bytes, &mine.shared.op);
+        }
+        if (code != 0 && code != detail::windows::operation_pending) {
+            Sys::close_socket(mine.socket);
+            return code;
+        }
+        mine.outstanding = true;
+        ++outstanding_count_;
+        return 0;
+    }
+
+    static bool of_one_client(int code) noexcept {
+        switch (code) {
+        case detail::windows::connection_reset:
+        case detail::windows::connection_aborted:
+        case detail::windows::network_reset:
+        case detail::windows::not_connected: return true;
+        default: return false;
+        }
+    }
+    static bool exhausted(int code) noexcept {
+        return code == detail::windows::handles_empty || code == detail::windows::memory_empty;
+    }
+    static os_status accept_failure(int code) noexcept {
+        return {exhausted(code) ? error::descriptors_empty : detail::error_of(code), code};
+    }
+
+    /// No new ones. What was accepted meanwhile is on its way through the port and is delivered.
+    void forget(listener& at) noexcept {
+        for (accept_slot& each : at.accepts) {
+            if (each.outstanding && each.generation == at.generation) {
+                Sys::cancel(at.socket, &each.shared.op);
+            }
+        }
+        at.flags = 0;
+    }
+
+    void complete_accept(const detail::windows::completion& what,
+                         detail::event_writer& to) noexcept {
+        const auto offset = static_cast<std::size_t>(
+            reinterpret_cast<std::byte*>(what.operation) -
+            reinterpret_cast<std::byte*>(listeners_));
+        const auto index = static_cast<std::uint32_t>(offset / sizeof(listener));
+        NETIO_ASSERT(index < sizes_.listeners);
+        listener& at = listeners_[index];
+        accept_slot& mine = *reinterpret_cast<accept_slot*>(what.operation);
+        if (!mine.outstanding) {
+            ++stale_count_;
+            return;
+        }
+        mine.outstanding = false;
+        --outstanding_count_;
+        const token owner = token::of(index, mine.generation);
+        const socket_type client = mine.socket;
+        const bool current = at.flags != 0 && at.generation == mine.generation;
+        const endpoint peer = peer_of(mine);  // before the next accept writes there
+        const int code = code_of(what);
+        const int armed = at.flags == 0 ? 0 : next_accept(at, mine, current, code);
+        if (armed != 0) {
+            // The client takes the place of a spare handle: it learns at once that nobody serves.
+            detail::close_one_socket<Sys>(client, true);
+            forget(at);
+            const os_status why = accept_failure(armed);
+            to.fail(token::of(index, at.generation), operation::accept, why.why, why.os_code);
+        } else if (code != 0) {
+            Sys::close_socket(client);
+        } else {
+            welcome(at, client);
+            event& out = to.put(owner, operation::accept, event_kind::accepted);
+            out.handle = static_cast<socket_handle>(client);
+            out.peer = peer;
+        }
+    }
+
+    /// Arms the place again; the reason why the accept has to end, or 0.
+    int next_accept(listener& at, accept_slot& mine, bool current, int code) noexcept {
+        const bool passing =
+            code == 0 || !current || of_one_client(code) || code == windows_timed_out;
+        return passing ? arm_accept(at, mine) : code;
+    }
+    static constexpr int windows_timed_out = 10060;
+
+    endpoint peer_of(accept_slot& from) const noexcept {
+        void* local = nullptr;
+        void* remote = nullptr;
+        int local_bytes = 0;
+        int remote_bytes = 0;
+        accept_addresses_(from.addresses, 0, detail::iocp_address_bytes,
+                          detail::iocp_address_bytes, &local, &local_bytes, &remote,
+                          &remote_bytes);
+        detail::socket_address peer{};
+        if (remote == nullptr || remote_bytes < 2) {
+            return {};
+        }
+        const auto size = static_cast<std::size_t>(remote_bytes);
+        std::memcpy(&peer, remote, size < sizeof(peer) ? size : sizeof(peer));
+        return detail::to_endpoint(peer, remote_bytes);
+    }
+
+    /// An accepted socket has neither a name nor the listener's options before it is told whose
+    /// client it is.
+    static void welcome(const listener& at, socket_type client) noexcept {
+        const socket_type from = at.socket;
+        Sys::setsockopt(client, detail::windows::level_socket,
+                        detail::windows::option_accepted_from, &from, sizeof(from));
+        if (at.no_delay) {
+            const std::uint32_t on = 1;
+            Sys::setsockopt(client, detail::windows::level_tcp,
+                            detail::windows::option_no_delay, &on, sizeof(on));
+        }
+    }
+
+    // ---- datagrams
+
+    /// With a buffer of its own where the pool is well filled; else a peek at nothing, that ends
+    /// when a datagram is there: sockets nobody writes to never hold what connections need.
+    void arm_datagram(datagram_socket& at, std::uint32_t index) noexcept {
+        const std::uint32_t room = pool_->room(side::input);
+        const std::uint32_t buffer = room > 1 && room - 1 >= pool_->in_use(side::input)
+                                         ? pool_->take(side::input)
+                                         : none_index;
+        detail::windows::slice into{0, reinterpret_cast<char*>(&at.peer)};
+        at.buffer = 0;
+        at.receive_flags = detail::windows::flag_peek;
+        if (buffer != none_index) {
+            at.buffer = buffer + 1;
+            at.receive_flags = 0;
+            into = {pool_->buffer_bytes(), reinterpret_cast<char*>(pool_->data(buffer))};
+        }
+        at.shared = {{}, port_};
+        at.peer_bytes = sizeof(at.peer);
+        unsigned long got = 0;
+        const int code =
+            Sys::receive_from_overlapped(at.socket, into, got, at.receive_flags, &at.peer,
+                                         at.peer_bytes, &at.shared.op);
+        if (code == 0 || code == detail::windows::operation_pending) {
+            at.flags |= receive_in_kernel;
+            ++outstanding_count_;
+            return;
+        }
+        // Ended at once without a completion: a datagram that did not fit is there to be read, and
+        // an error is that of an earlier send. The peek has left it there, the receive has not.
+        at.flags |= code == detail::windows::message_too_long ? result_received : 0;
+        link(datagram_kind | (index + 1));
+    }
+
+    void complete_datagram(const detail::windows::completion& what,
+                           detail::event_writer& to) noexcept {
+        const auto* const at_sends = reinterpret_cast<std::byte*>(datagram_sends_);
+        const auto* const at_op = reinterpret_cast<std::byte*>(what.operation);
+        if (at_op >= at_sends) {
+            complete_send_to(static_cast<std::size_t>(at_op - at_sends), what);
+            return;
+        }
+        const auto offset = static_cast<std::size_t>(
+            at_op - reinterpret_cast<std::byte*>(datagram_sockets_));
+        const auto index = static_cast<std::uint32_t>(offset / sizeof(datagram_socket));
+        NETIO_ASSERT(index < sizes_.datagram_sockets);
+        datagram_socket& at = datagram_sockets_[index];
+        if ((at.flags & receive_in_kernel) == 0) {
+            ++stale_count_;
+            return;
+        }
+        at.flags &= ~receive_in_kernel;
+        --outstanding_count_;
+        const auto status = static_cast<std::uint32_t>(what.operation->status);
+        datagram_arrived(at, index, code_of(what), status == detail::windows::status_cut,
+                         what.byte_count, to);
+    }
+
+    void datagram_arrived(datagram_socket& at, std::uint32_t index, int code, bool is_cut,
+                          std::uint32_t byte_count, detail::event_writer& to) noexcept {
+        const std::uint32_t buffer = at.buffer - 1;
+        const bool peeked = at.buffer == 0;
+        at.buffer = 0;
+        if ((at.flags & closing) != 0) {
+            give_back(peeked ? none_index : buffer, byte_count);
+            link(datagram_kind | (index + 1));
+        } else if (peeked) {
+            read_soon(at, index, to);
+        } else if (code != 0 && !is_cut) {
+            give_back(buffer, 0);  // an error of an earlier send: skipped
+            arm_datagram(at, index);
+        } else {
+            give_datagram(at, index, buffer, byte_count, is_cut, to);
+            arm_datagram(at, index);
+        }
+    }
+
+    void give_back(std::uint32_t buffer, std::uint32_t dirty_bytes) noexcept {
+        if (buffer != none_index) {
+            pool_->give(buffer, side::input, dirty_bytes);
+        }
+    }
+
+    void give_datagram(datagram_socket& at, std::uint32_t index, std::uint32_t buffer,
+                       std::uint32_t byte_count, bool is_cut, detail::event_writer& to) noexcept {
+        event& out = to.put(token::of(index, at.generation), operation::receive_from,
+                            event_kind::received);
+        out.byte_count = byte_count;
+        out.buffer_index = buffer;
+        out.truncated = is_cut;
+        out.peer = detail::to_endpoint(at.peer, at.peer_bytes);
+    }
+
+    /// A datagram is there: a buffer for it, or a place in the line.
+    void read_soon(datagram_socket& at, std::uint32_t index, detail::event_writer& to) noexcept {
+        const std::uint32_t buffer =
+            starved_first_ == 0 ? pool_->take(side::input) : none_index;
+        if (buffer == none_index) {
+            link_starved(datagram_kind | (index + 1));
+        } else {
+            read_datagram(at, index, buffer, to);
+        }
+    }
+
+    void read_datagram(datagram_socket& at, std::uint32_t index, std::uint32_t buffer,
+                       detail::event_writer& to) noexcept {
+        at.peer_bytes = sizeof(at.peer);
+        const int got =
+            Sys::receive_from(at.socket, pool_->data(buffer),
+                              static_cast<int>(pool_->buffer_bytes()), &at.peer, &at.peer_bytes);
+        const int code = got >= 0 ? 0 : Sys::last_error();
+        const bool is_cut = code == detail::windows::message_too_long;
+        if (code == 0 || is_cut) {
+            give_datagram(at, index, buffer,
+                          is_cut ? pool_->buffer_bytes() : static_cast<std::uint32_t>(got), is_cut,
+                          to);
+        } else {
+            give_back(buffer, 0);
+        }
+        arm_datagram(at, index);
+    }
+
+    /// What could not be left in the kernel, and the end.
+    void step_datagrams(std::uint32_t index, detail::event_writer& to) noexcept {
+        datagram_socket& at = datagram_sockets_[index];
+        const std::uint32_t buffer = at.buffer - 1;
+        const bool had_buffer = at.buffer != 0;
+        const bool arrived = (at.flags & result_received) != 0;
+        at.flags &= ~result_received;
+        at.buffer = 0;
+        if ((at.flags & closing) != 0) {
+            const token who = token::of(index, at.generation);
+            give_back(had_buffer ? buffer : none_index, pool_->buffer_bytes());
+            at = datagram_socket{};
+            to.put(who, operation::receive_from, event_kind::closed);
+        } else if (!arrived) {
+            give_back(had_buffer ? buffer : none_index, 0);
+            arm_datagram(at, index);
+        } else if (had_buffer) {
+            give_datagram(at, index, buffer, pool_->buffer_bytes(), true, to);
+            arm_datagram(at, index);
+        } else {
+            read_soon(at, index, to);
+        }
+    }
+
+    /// Tried at once; where the socket has no room, as an operation. 0, the reason, or "pending".
+    int send_to_now(datagram_send& at, bytes payload, const endpoint& peer) noexcept {
+        detail::socket_address where;
+        const int size = detail::to_socket_address(peer, where);
+        if (size == 0) {
+            return detail::windows::destination_missing;
+        }
+        at.count = clipped(payload.size());
+        int code = detail::windows::connection_reset;
+        // An error of an earlier datagram is fetched by the first call; the second one sends.
+        for (int tries = 0; tries < 3 && of_one_client(code); ++tries) {
+            const int sent = Sys::send_to(at.socket, payload.data(), static_cast<int>(at.count),
+                                          &where, size);
+            code = sent >= 0 ? 0 : Sys::last_error();
+        }
+        if (code != detail::windows::would_block) {
+            return code;
+        }
+        tie(at.socket, key_datagram);  // it may be tied already
+        at.shared = {{}, port_};
+        unsigned long sent = 0;
+        const detail::windows::slice piece{at.count, pointer_of(address_of(payload.data()))};
+        code = Sys::send_to_overlapped(at.socket, piece, &where, size, sent, &at.shared.op);
+        if (code != 0 && code != detail::windows::operation_pending) {
+            return code;
+        }
+        at.flags |= send_in_kernel;
+        ++outstanding_count_;
+        return detail::windows::operation_pending;
+    }
+
+    void complete_send_to(std::size_t offset, const detail::windows::completion& what) noexcept {
+        const auto index = static_cast<std::uint32_t>(offset / sizeof(datagram_send));
+        NETIO_ASSERT(index < sizes_.datagram_sends);
+        datagram_send& at = datagram_sends_[index];
+        if ((at.flags & send_in_kernel) == 0) {
+            ++stale_count_;
+            return;
+        }
+        at.flags &= ~send_in_kernel;
+        --outstanding_count_;
+        at.code = code_of(what);
+        link(send_kind | (index + 1));
+    }
+
+    void give_send_to(std::uint32_t index, detail::event_writer& to) noexcept {
+        datagram_send& at = datagram_sends_[index];
+        const token who = token::of(index, at.generation);
+        const std::uint32_t count = at.count;
+        const int code = at.code;
+        at = datagram_send{};
+        if (code == 0) {
+            to.put(who, operation::send_to, event_kind::sent).byte_count = count;
+        } else {
+            to.fail(who, operation::send_to, detail::error_of(code), code);
+        }
+    }
+
+    // ---- waiting
+
+    void complete(const detail::windows::completion& what, detail::event_writer& to) noexcept {
+        if (what.operation == nullptr) {
+            return;  // a wake: the word says more
+        }
+        if (what.key == key_connection) {
+            complete_connection(what, to);
+            return;
+        }
+        void* const home =
+            reinterpret_cast<detail::iocp_shared_operation*>(what.operation)->home;
+        if (home != port_) {
+            Sys::post(home, what.byte_count, what.key, what.operation);
+        } else if (what.key == key_listener) {
+            complete_accept(what, to);
+        } else {
+            complete_datagram(what, to);
+        }
+    }
+
+    void enter_kernel(detail::event_writer& to, std::uint64_t timeout_ns) noexcept {
+        // "Without end" is all ones there and here.
+        auto timeout_ms = static_cast<unsigned long>(detail::to_milliseconds(timeout_ns));
+        if (timeout_ms != 0 && !wake_.announce_sleep()) {
+            timeout_ms = 0;
+        }
+        unsigned long count = 0;
+        if (!Sys::wait(port_, ready_, ready_room, count, timeout_ms)) {
+            count = 0;
+        }
+        ready_at_ = 0;
+        ready_end_ = static_cast<std::uint32_t>(count);
+        if (to.count() == 0) {
+            wake_.take(to);
+        }
+    }
+
+    // ---- the end
+
+    /// Ends all operations and waits for them, so that the kernel has no pointer of ours any more.
+    /// What belongs to a port that is closed already never comes: hence a bound.
+    void end_everything() noexcept {
+        for (std::uint32_t index = 0; index < sizes_.connections; ++index) {
+            connection& at = connections_[index];
+            if ((at.flags & in_kernel) != 0) {
+                Sys::cancel(at.socket, nullptr);
+            }
+        }
+        for (std::uint32_t index = 0; index < sizes_.listeners; ++index) {
+            if (listeners_[index].flags != 0) {
+                forget(listeners_[index]);
+            }
+        }
+        for (std::uint32_t index = 0; index < sizes_.datagram_sockets; ++index) {
+            datagram_socket& at = datagram_sockets_[index];
+            if ((at.flags & receive_in_kernel) != 0) {
+                Sys::cancel(at.socket, &at.shared.op);
+            }
+        }
+        for (std::uint32_t index = 0; index < sizes_.datagram_sends; ++index) {
+            datagram_send& at = datagram_sends_[index];
+            if ((at.flags & send_in_kernel) != 0) {
+                Sys::cancel(at.socket, &at.shared.op);
+            }
+        }
+        drain_port();
+        for (std::uint32_t index = 0; index < sizes_.connections; ++index) {
+            if ((connections_[index].flags & (attached | connecting)) != 0) {
+                Sys::close_socket(connections_[index].socket);
+            }
+        }
+        give_back_datagrams();
+    }
+
+    /// Until every operation has come back; what others have here is sent on to them.
+    void drain_port() noexcept {
+        for (int tries = 0; tries < drain_tries_max; ++tries) {
+            while (ready_at_ != ready_end_) {
+                discard(ready_[ready_at_++]);
+            }
+            unsigned long count = 0;
+            const unsigned long timeout_ms = outstanding_count_ == 0 ? 0 : 10;
+            const bool some = Sys::wait(port_, ready_, ready_room, count, timeout_ms);
+            ready_at_ = 0;
+            ready_end_ = some ? static_cast<std::uint32_t>(count) : 0;
+            if (!some && outstanding_count_ == 0) {
+                return;
+            }
+        }
+    }
+    static constexpr int drain_tries_max = 100;
+
+    void discard(const detail::windows::completion& what) noexcept {
+        if (what.operation == nullptr) {
+            return;
+        }
+        if (what.key != key_connection) {
+            void* const home =
+                reinterpret_cast<detail::iocp_shared_operation*>(what.operation)->home;
+            if (home != port_) {
+                Sys::post(home, what.byte_count, what.key, what.operation);
+                return;
+            }
+        }
+        --outstanding_count_;
+        if (what.key == key_listener) {
+            accept_slot& mine = *reinterpret_cast<accept_slot*>(what.operation);
+            mine.outstanding = false;
+            detail::close_one_socket<Sys>(mine.socket, code_of(what) == 0);
+        }
+    }
+
+    /// Buffers that were posted with a receive; after `discard` nobody writes to them any more.
+    void give_back_datagrams() noexcept {
+        for (std::uint32_t index = 0; index < sizes_.datagram_sockets; ++index) {
+            datagram_socket& at = datagram_sockets_[index];
+            if (at.buffer != 0) {
+                pool_->give(at.buffer - 1, side::input, pool_->buffer_bytes());
+                at.buffer = 0;
+            }
+        }
+    }
+
+    backend_limits sizes_{};
+    void* port_ = nullptr;
+    buffer_pool* pool_ = nullptr;
+    detail::windows::completion* ready_ = nullptr;
+    connection* connections_ = nullptr;
+    listener* listeners_ = nullptr;
+    datagram_socket* datagram_sockets_ = nullptr;
+    datagram_send* datagram_sends_ = nullptr;
+    detail::windows::accept_ex accept_ex_ = nullptr;
+    detail::windows::connect_ex connect_ex_ = nullptr;
+    detail::windows::accept_addresses accept_addresses_ = nullptr;
+    std::uint64_t stale_count_ = 0;
+    std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here
+    std::uint32_t ready_end_ = 0;  // to here
+    std::uint32_t run_first_ = 0;
+    std::uint32_t run_last_ = 0;
+    std::uint32_t run_count_ = 0;
+    std::uint32_t starved_first_ = 0;
+    std::uint32_t starved_last_ = 0;
+    std::uint32_t outstanding_count_ = 0;  // completions to come
+    bool open_ = false;
+    bool waiting_ = false;
+    bool skipped_ = false;   // the last wait did without the kernel
+    bool may_skip_ = false;  // sockets are handles of the kernel
+    detail::wake_word wake_{};
+};
+
+using iocp = basic_iocp<>;
+static_assert(backend<iocp>);
+
+NETIO_END
+
+#endif
+
 // ==== src/events.hpp ==============================================================================
 // floor 6 · what a server tells an observer, and the observer that costs nothing
 
@@ -10775,10 +13091,12 @@ using default_backend = user_backend;
 using default_backend = epoll;
 #elif NETIO_HAS_KQUEUE
 using default_backend = kqueue;
+#elif NETIO_HAS_IOCP
+using default_backend = iocp;
 #elif NETIO_HAS_POLL
 using default_backend = poll;
 #elif NETIO_PLATFORM
-#error "netio: no epoll and no poll here; set NETIO_PLATFORM 0 or NETIO_BACKEND_HEADER"
+#error "netio: no epoll, kqueue, poll or completion ports; set NETIO_PLATFORM 0 or NETIO_BACKEND_HEADER"
 #else
 struct no_backend;
 using default_backend = no_backend;

@@ -4,6 +4,7 @@
 
 #include "platform/contract.hpp"
 #include "platform/epoll.hpp"
+#include "platform/iocp.hpp"
 #include "platform/kqueue.hpp"
 #include "platform/poll.hpp"
 
@@ -20,10 +21,12 @@ using default_backend = user_backend;
 using default_backend = epoll;
 #elif NETIO_HAS_KQUEUE
 using default_backend = kqueue;
+#elif NETIO_HAS_IOCP
+using default_backend = iocp;
 #elif NETIO_HAS_POLL
 using default_backend = poll;
 #elif NETIO_PLATFORM
-#error "netio: no epoll and no poll here; set NETIO_PLATFORM 0 or NETIO_BACKEND_HEADER"
+#error "netio: no epoll, kqueue, poll or completion ports; set NETIO_PLATFORM 0 or NETIO_BACKEND_HEADER"
 #else
 struct no_backend;
 using default_backend = no_backend;

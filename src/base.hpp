@@ -32,6 +32,11 @@
 #else
 #define NETIO_HAS_EPOLL 0
 #endif
+#if NETIO_PLATFORM && defined(_WIN32)
+#define NETIO_HAS_IOCP 1
+#else
+#define NETIO_HAS_IOCP 0
+#endif
 #if NETIO_PLATFORM && (defined(__unix__) || defined(__unix) || defined(__APPLE__))
 #define NETIO_HAS_POSIX 1
 #else

@@ -1,0 +1,214 @@
+// floor 4 · windows_api.hpp · what netio needs of Windows, declared without the system's headers
+#ifndef NETIO_WINDOWS_API_HPP
+#define NETIO_WINDOWS_API_HPP
+
+#include "src/base.hpp"
+
+#if NETIO_HAS_IOCP
+
+// The headers of the system would bring thousands of macros into every program, and whoever
+// includes <windows.h> later would find it already included, in a cut-down form. So the functions
+// are declared here, with the very types the headers use: both may be included, in either order.
+struct sockaddr;
+struct WSAData;
+struct _OVERLAPPED;
+struct _OVERLAPPED_ENTRY;
+struct _WSABUF;
+struct _WSAPROTOCOL_INFOW;
+union _LARGE_INTEGER;
+
+extern "C" {
+#define NETIO_IMPORTED __declspec(dllimport)
+using netio_overlapped_routine = void(__stdcall*)(unsigned long, unsigned long, _OVERLAPPED*,
+                                                  unsigned long);
+
+NETIO_IMPORTED int __stdcall WSAStartup(unsigned short, WSAData*);
+NETIO_IMPORTED int __stdcall WSACleanup();
+NETIO_IMPORTED int __stdcall WSAGetLastError();
+NETIO_IMPORTED std::uintptr_t __stdcall WSASocketW(int, int, int, _WSAPROTOCOL_INFOW*,
+                                                   unsigned int, unsigned long);
+NETIO_IMPORTED int __stdcall WSAIoctl(std::uintptr_t, unsigned long, void*, unsigned long, void*,
+                                      unsigned long, unsigned long*, _OVERLAPPED*,
+                                      netio_overlapped_routine);
+NETIO_IMPORTED int __stdcall WSARecv(std::uintptr_t, _WSABUF*, unsigned long, unsigned long*,
+                                     unsigned long*, _OVERLAPPED*, netio_overlapped_routine);
+NETIO_IMPORTED int __stdcall WSASend(std::uintptr_t, _WSABUF*, unsigned long, unsigned long*,
+                                     unsigned long, _OVERLAPPED*, netio_overlapped_routine);
+NETIO_IMPORTED int __stdcall WSARecvFrom(std::uintptr_t, _WSABUF*, unsigned long, unsigned long*,
+                                         unsigned long*, sockaddr*, int*, _OVERLAPPED*,
+                                         netio_overlapped_routine);
+NETIO_IMPORTED int __stdcall WSASendTo(std::uintptr_t, _WSABUF*, unsigned long, unsigned long*,
+                                       unsigned long, const sockaddr*, int, _OVERLAPPED*,
+                                       netio_overlapped_routine);
+NETIO_IMPORTED int __stdcall bind(std::uintptr_t, const sockaddr*, int);
+NETIO_IMPORTED int __stdcall listen(std::uintptr_t, int);
+NETIO_IMPORTED int __stdcall connect(std::uintptr_t, const sockaddr*, int);
+NETIO_IMPORTED int __stdcall shutdown(std::uintptr_t, int);
+NETIO_IMPORTED int __stdcall closesocket(std::uintptr_t);
+NETIO_IMPORTED int __stdcall ioctlsocket(std::uintptr_t, long, unsigned long*);
+NETIO_IMPORTED int __stdcall setsockopt(std::uintptr_t, int, int, const char*, int);
+NETIO_IMPORTED int __stdcall getsockopt(std::uintptr_t, int, int, char*, int*);
+NETIO_IMPORTED int __stdcall getsockname(std::uintptr_t, sockaddr*, int*);
+NETIO_IMPORTED int __stdcall recv(std::uintptr_t, char*, int, int);
+NETIO_IMPORTED int __stdcall recvfrom(std::uintptr_t, char*, int, int, sockaddr*, int*);
+NETIO_IMPORTED int __stdcall sendto(std::uintptr_t, const char*, int, int, const sockaddr*, int);
+
+#if defined(_WIN64)
+using netio_ulong_pointer = unsigned long long;
+#else
+using netio_ulong_pointer = unsigned long;
+#endif
+NETIO_IMPORTED unsigned long __stdcall GetLastError();
+NETIO_IMPORTED int __stdcall CloseHandle(void*);
+NETIO_IMPORTED void* __stdcall CreateIoCompletionPort(void*, void*, netio_ulong_pointer,
+                                                      unsigned long);
+NETIO_IMPORTED int __stdcall GetQueuedCompletionStatusEx(void*, _OVERLAPPED_ENTRY*, unsigned long,
+                                                         unsigned long*, unsigned long, int);
+NETIO_IMPORTED int __stdcall PostQueuedCompletionStatus(void*, unsigned long, netio_ulong_pointer,
+                                                        _OVERLAPPED*);
+NETIO_IMPORTED int __stdcall SetFileCompletionNotificationModes(void*, unsigned char);
+NETIO_IMPORTED int __stdcall CancelIoEx(void*, _OVERLAPPED*);
+NETIO_IMPORTED int __stdcall QueryPerformanceCounter(_LARGE_INTEGER*);
+NETIO_IMPORTED int __stdcall QueryPerformanceFrequency(_LARGE_INTEGER*);
+NETIO_IMPORTED void __stdcall Sleep(unsigned long);
+#undef NETIO_IMPORTED
+}
+
+NETIO_BEGIN
+
+/// The system's structures and numbers under names that no macro of its headers has. A test
+/// compares each of them with the headers.
+namespace detail::windows {
+
+using socket_type = std::uintptr_t;
+inline constexpr socket_type no_socket = ~socket_type{0};
+
+struct overlapped {
+    netio_ulong_pointer status;  // an NTSTATUS once the operation has ended
+    netio_ulong_pointer byte_count;
+    std::uint32_t offset;
+    std::uint32_t offset_high;
+    void* signal;
+};
+struct completion {
+    netio_ulong_pointer key;
+    overlapped* operation;
+    netio_ulong_pointer status;
+    unsigned long byte_count;
+};
+struct slice {
+    unsigned long byte_count;
+    char* from;
+};
+struct address_ipv4 {
+    std::uint16_t family;
+    std::uint16_t port;
+    std::uint8_t address[4];
+    std::uint8_t zero[8];
+};
+struct address_ipv6 {
+    std::uint16_t family;
+    std::uint16_t port;
+    std::uint32_t flow_info;
+    std::uint8_t address[16];
+    std::uint32_t scope_id;
+};
+struct address_unix {
+    std::uint16_t family;
+    char path[108];
+};
+struct linger_time {
+    std::uint16_t on;
+    std::uint16_t seconds;
+};
+struct guid {
+    std::uint32_t first;
+    std::uint16_t second, third;
+    std::uint8_t rest[8];
+};
+
+inline constexpr guid accept_ex_guid{
+    0xb5367df1, 0xcbac, 0x11cf, {0x95, 0xca, 0x00, 0x80, 0x5f, 0x48, 0xa1, 0x92}};
+inline constexpr guid connect_ex_guid{
+    0x25a207b9, 0xddf3, 0x4660, {0x8e, 0xe9, 0x76, 0xe5, 0x8c, 0x74, 0x06, 0x3e}};
+inline constexpr guid accept_addresses_guid{
+    0xb5367df2, 0xcbac, 0x11cf, {0x95, 0xca, 0x00, 0x80, 0x5f, 0x48, 0xa1, 0x92}};
+
+using accept_ex = int(__stdcall*)(socket_type, socket_type, void*, unsigned long, unsigned long,
+                                  unsigned long, unsigned long*, overlapped*);
+using connect_ex = int(__stdcall*)(socket_type, const void*, int, void*, unsigned long,
+                                   unsigned long*, overlapped*);
+using accept_addresses = void(__stdcall*)(void*, unsigned long, unsigned long, unsigned long,
+                                          void**, int*, void**, int*);
+
+inline constexpr int family_unix = 1;
+inline constexpr int family_ipv4 = 2;
+inline constexpr int family_ipv6 = 23;
+inline constexpr int type_stream = 1;
+inline constexpr int type_datagram = 2;
+
+inline constexpr int level_socket = 0xffff;
+inline constexpr int option_listens = 0x0002;
+inline constexpr int option_keepalive = 0x0008;
+inline constexpr int option_linger = 0x0080;
+inline constexpr int option_send_bytes = 0x1001;
+inline constexpr int option_receive_bytes = 0x1002;
+inline constexpr int option_type = 0x1008;
+inline constexpr int option_exclusive = ~4;
+inline constexpr int option_protocol_info = 0x2005;
+inline constexpr int option_accepted_from = 0x700B;
+inline constexpr int option_connected = 0x7010;
+inline constexpr int level_tcp = 6;
+inline constexpr int option_no_delay = 1;
+inline constexpr int option_keepalive_idle = 3;
+inline constexpr int option_fast_open = 15;
+inline constexpr int option_keepalive_probes = 16;
+inline constexpr int option_keepalive_interval = 17;
+inline constexpr int level_ipv6 = 41;
+inline constexpr int option_v6_only = 27;
+
+inline constexpr unsigned long socket_overlapped = 0x01;
+inline constexpr unsigned long socket_not_inherited = 0x80;
+inline constexpr unsigned long get_extension = 0xC8000006;
+inline constexpr long set_non_blocking = static_cast<long>(0x8004667E);
+inline constexpr unsigned long flag_peek = 2;
+inline constexpr int shut_sending = 1;
+inline constexpr int backlog_max = 0x7fffffff;
+inline constexpr std::uint16_t winsock_version = 0x0202;
+inline constexpr std::size_t winsock_data_bytes = 408;
+inline constexpr std::size_t protocol_info_bytes = 628;  // its first word: the flags below
+inline constexpr std::uint32_t provides_file_handles = 0x20000;
+inline constexpr unsigned char skip_port_on_success = 1;
+inline constexpr unsigned char skip_event_on_handle = 2;
+
+// Answers of functions.
+inline constexpr int operation_pending = 997;
+inline constexpr int parameter_wrong = 87;
+inline constexpr int would_block = 10035;
+inline constexpr int message_too_long = 10040;
+inline constexpr int family_not_supported = 10047;
+inline constexpr int network_reset = 10052;
+inline constexpr int connection_aborted = 10053;
+inline constexpr int connection_reset = 10054;
+inline constexpr int memory_empty = 10055;
+inline constexpr int not_connected = 10057;
+inline constexpr int handles_empty = 10024;
+inline constexpr int destination_missing = 10039;
+inline constexpr int operation_aborted = 995;
+
+// Answers of operations: an NTSTATUS that says "done, with a remark", and one that says "gone".
+inline constexpr std::uint32_t status_cut = 0x80000005;
+inline constexpr std::uint32_t status_cancelled = 0xC0000120;
+
+template <class To, class From>
+To as(From* from) noexcept {
+    return reinterpret_cast<To>(from);
+}
+
+}  // namespace detail::windows
+
+NETIO_END
+
+#endif
+
+#endif
