@@ -6,6 +6,7 @@
 #include "tests/buffer_pool_test.cpp"
 #include "tests/conformance_epoll_test.cpp"
 #include "tests/conformance_io_uring_test.cpp"
+#include "tests/conformance_iocp_test.cpp"
 #include "tests/conformance_kqueue_test.cpp"
 #include "tests/conformance_poll_test.cpp"
 #include "tests/conformance_simulator_test.cpp"

@@ -8,23 +8,16 @@
 
 #include "netio.hpp"
 
+#include "tests/conformance_system.hpp"
+#include "tests/dies.hpp"
+
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/resource.h>
-#include <sys/time.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
 
 #define NETIO_HOLDS(condition)                                                                     \
     do {                                                                                           \
@@ -51,13 +44,16 @@ using namespace netio;
 /// `adoptable()`; `client_without_descriptors()` (it waits in the backlog, and no descriptor is
 /// left to accept it with) and `descriptors_again()`; `udp_send`, `udp_local`, `udp_arrived`;
 /// `handle_fit(handle)`; `duplicate(handle)`, a second descriptor of a socket; `lingers(peer)`, is
-/// the kernel in TIME_WAIT for us; constants `suffix`, `counts_heap`, `threads`, `asserts`.
+/// the kernel in TIME_WAIT for us; constants `suffix`, `counts_heap`, `threads`, `asserts`,
+/// `shares_ports` (reuse_port is known), `may_lack_unix` (systems of this kind may refuse AF_UNIX).
 template <class Backend>
 class conformance_rig {
 public:
     static constexpr backend_limits sizes{8, 2, 2, 4};
     static constexpr std::uint32_t input_max = 4;
     static constexpr std::uint32_t buffer_bytes = 1024;
+    static constexpr bool shares_ports = true;
+    static constexpr bool may_lack_unix = false;
 
     conformance_rig() noexcept {
         memory_.resize(Backend::bytes_needed(sizes) + 64);
@@ -156,6 +152,7 @@ public:
         loose.clear();
     }
     void send(token who, bytes one) noexcept { kernel.start_send(who, {&one, 1}); }
+    void listener_after_close() noexcept {}
 
     Backend kernel;
     buffer_pool pool;
@@ -201,112 +198,6 @@ private:
     std::vector<std::uint32_t> links_;
 };
 
-/// True if `body` ends its process by a signal, as an assert does.
-template <class Body>
-bool conformance_dies(Body body) noexcept {
-    std::fflush(nullptr);
-    const pid_t child = ::fork();
-    if (child == 0) {
-        for (int each : {SIGILL, SIGABRT, SIGTRAP, SIGSEGV, SIGFPE}) {
-            std::signal(each, SIG_DFL);
-        }
-        const rlimit no_core{0, 0};
-        ::setrlimit(RLIMIT_CORE, &no_core);
-        const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-        ::dup2(nowhere, 2);
-        body();
-        ::_exit(0);
-    }
-    int status = 0;
-    if (child < 0 || ::waitpid(child, &status, 0) != child) {
-        return false;
-    }
-    return WIFSIGNALED(status);
-}
-
-/// Counts SIGPIPE while it lives instead of dying of it.
-class conformance_sigpipe {
-public:
-    conformance_sigpipe() noexcept {
-        seen() = 0;
-        struct sigaction mine {};
-        mine.sa_handler = [](int) { seen() = seen() + 1; };
-        ::sigaction(SIGPIPE, &mine, &before_);
-    }
-    ~conformance_sigpipe() { ::sigaction(SIGPIPE, &before_, nullptr); }
-    static volatile std::sig_atomic_t& seen() noexcept {
-        static volatile std::sig_atomic_t count;
-        return count;
-    }
-
-private:
-    struct sigaction before_ {};
-};
-
-/// Catches what is written to the standard streams while it lives.
-class conformance_silence {
-public:
-    conformance_silence() noexcept {
-        std::fflush(nullptr);
-        file_ = std::tmpfile();
-        for (int stream = 1; stream <= 2; ++stream) {
-            kept_[stream - 1] = ::dup(stream);
-            ::dup2(::fileno(file_), stream);
-        }
-    }
-    ~conformance_silence() { restore(); }
-    /// Bytes written so far; ends the catching.
-    long restore() noexcept {
-        if (file_ == nullptr) {
-            return written_;
-        }
-        std::fflush(nullptr);
-        written_ = static_cast<long>(::lseek(::fileno(file_), 0, SEEK_END));
-        for (int stream = 1; stream <= 2; ++stream) {
-            ::dup2(kept_[stream - 1], stream);
-            ::close(kept_[stream - 1]);
-        }
-        std::fclose(file_);
-        file_ = nullptr;
-        return written_;
-    }
-
-private:
-    std::FILE* file_ = nullptr;
-    int kept_[2] = {-1, -1};
-    long written_ = 0;
-};
-
-/// Bytes of the heap in use, or 0 where nobody can say.
-inline std::size_t conformance_heap_used() noexcept {
-#if defined(__GLIBC__)
-    const struct mallinfo2 all = ::mallinfo2();
-    return all.uordblks + all.hblkhd;
-#else
-    return 0;
-#endif
-}
-
-/// Interrupts system calls a thousand times a second while it lives.
-class conformance_interrupts {
-public:
-    conformance_interrupts() noexcept {
-        struct sigaction mine {};
-        mine.sa_handler = [](int) {};
-        ::sigaction(SIGALRM, &mine, &before_);
-        const itimerval often{{0, 1000}, {0, 1000}};
-        ::setitimer(ITIMER_REAL, &often, nullptr);
-    }
-    ~conformance_interrupts() {
-        const itimerval never{};
-        ::setitimer(ITIMER_REAL, &never, nullptr);
-        ::sigaction(SIGALRM, &before_, nullptr);
-    }
-
-private:
-    struct sigaction before_ {};
-};
-
 inline std::string conformance_pattern(std::size_t count) {
     std::string out(count, '\0');
     for (std::size_t at = 0; at < count; ++at) {
@@ -331,7 +222,7 @@ struct conformance {
     /// True if `body` is seen to break a rule, or if nobody looks.
     template <class Body>
     static bool asserts(Body body) {
-        return !World::asserts || conformance_dies(body);
+        return !World::asserts || dies(body);
     }
     /// A client, accepted and attached as `who`.
     static verdict join(World& w, token who, peer& client) {
@@ -359,6 +250,10 @@ struct conformance {
     }
     static bool closed(World& w, token who) {
         return w.count(who, operation::close, event_kind::closed) != 0;
+    }
+    /// Windows puts WSA before the name.
+    static bool named(std::int32_t code, std::string_view what) {
+        return std::string_view(World::backend_type::os_name(code)).ends_with(what);
     }
     static bool sent(World& w, token who, std::uint32_t times = 1) {
         return w.count(who, operation::send, event_kind::sent) >= times;
@@ -584,12 +479,11 @@ struct conformance {
         NETIO_HOLDS(silence.restore() == 0);
         const event& refused = *w.last(b, operation::connect);
         NETIO_HOLDS(refused.why == error::connection_refused);
-        NETIO_HOLDS(std::string_view(World::backend_type::os_name(refused.os_code)) ==
-                    "ECONNREFUSED");
+        NETIO_HOLDS(named(refused.os_code, "ECONNREFUSED"));
         const event& reset = *w.last(a, operation::receive);
         NETIO_HOLDS(reset.kind == event_kind::failed);
         NETIO_HOLDS(reset.why == error::connection_reset);
-        NETIO_HOLDS(std::string_view(World::backend_type::os_name(reset.os_code)) == "ECONNRESET");
+        NETIO_HOLDS(named(reset.os_code, "ECONNRESET"));
         return nullptr;
     }
     static verdict p6_heap(World& w) {
@@ -956,7 +850,7 @@ struct conformance {
         const os_handle again = kernel::listen({bound.value, {}}, {});
         NETIO_HOLDS(again.status.why == error::address_in_use);
         NETIO_HOLDS(again.handle == no_handle);
-        NETIO_HOLDS(std::string_view(kernel::os_name(again.status.os_code)) == "EADDRINUSE");
+        NETIO_HOLDS(named(again.status.os_code, "EADDRINUSE"));
         const os_handle foreign = kernel::listen({ipv4(203, 0, 113, 1, 0), {}}, {});
         NETIO_HOLDS(foreign.status.why == error::address_unavailable);
         NETIO_HOLDS(w.handle_fit(w.listener));
@@ -967,6 +861,10 @@ struct conformance {
         listen_options how;
         how.reuse_port = true;
         const os_handle first = kernel::listen({loopback_ipv4(0), {}}, how);
+        if (!World::shares_ports) {
+            NETIO_HOLDS(first.status.why == error::not_supported && first.handle == no_handle);
+            return nullptr;
+        }
         NETIO_HOLDS(first);
         const os_handle second = kernel::listen({kernel::local_of(first.handle).value, {}}, how);
         NETIO_HOLDS(second);
@@ -978,6 +876,10 @@ struct conformance {
         using kernel = typename World::backend_type;
         const std::string path = w.unix_path();
         const os_handle made = kernel::listen({{}, path}, {});
+        if (World::may_lack_unix && made.status.why == error::not_supported) {
+            NETIO_HOLDS(made.handle == no_handle && named(made.status.os_code, "EAFNOSUPPORT"));
+            return nullptr;
+        }
         NETIO_HOLDS(made);
         NETIO_HOLDS(kernel::local_of(made.handle).value.family == address_family::unix_path);
         NETIO_HOLDS(w.kernel.start_accept(made.handle, acceptor));
@@ -1011,6 +913,7 @@ struct conformance {
         w.give_held(0);
         w.kernel.close();
         NETIO_HOLDS(w.open());
+        w.listener_after_close();
         peer next;
         NETIO_PASSES(join(w, b, next));
         return nullptr;
@@ -1431,10 +1334,7 @@ struct conformance {
     }
     static verdict row_wait_handle(World& w) {
         const socket_handle handle = w.kernel.wait_handle();
-        const auto readable = [&] {
-            pollfd one{static_cast<int>(handle), POLLIN, 0};
-            return ::poll(&one, 1, 0) == 1;
-        };
+        const auto readable = [&] { return conformance_readable(handle, 0); };
         w.quiet();
         NETIO_HOLDS(handle == no_handle || !readable());
         w.kernel.wake();
@@ -1451,8 +1351,7 @@ struct conformance {
         const socket_handle handle = w.kernel.wait_handle();
         const auto foreign_until = [&](auto done) {
             for (int turns = 0; turns < 2000 && !done(); ++turns) {
-                pollfd one{static_cast<int>(handle), POLLIN, 0};
-                if (w.kernel.ready() || handle == no_handle || ::poll(&one, 1, 1) == 1) {
+                if (w.kernel.ready() || handle == no_handle || conformance_readable(handle, 1)) {
                     w.turn(0);
                 }
             }

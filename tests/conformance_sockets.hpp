@@ -5,48 +5,32 @@
 
 #include "tests/conformance.hpp"
 
-#include <cerrno>
+#include "tests/sockets.hpp"
+
 #include <memory>
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#if NETIO_HAS_POSIX
 #include <sys/resource.h>
-#include <sys/socket.h>
+#endif
 
 namespace netio_test {
 
 inline sockaddr_in conformance_sockaddr(const endpoint& of) noexcept {
-    sockaddr_in out{};
-    out.sin_family = AF_INET;
-    out.sin_port = htons(of.port);
-    std::memcpy(&out.sin_addr, of.address.data(), 4);
-    return out;
-}
-inline endpoint conformance_local(int of) noexcept {
-    sockaddr_in where{};
-    socklen_t size = sizeof(where);
-    if (::getsockname(of, reinterpret_cast<sockaddr*>(&where), &size) != 0) {
-        return {};
-    }
-    endpoint out;
-    out.family = address_family::ipv4;
-    out.port = ntohs(where.sin_port);
-    std::memcpy(out.address.data(), &where.sin_addr, 4);
-    return out;
+    return plain::address_of(of);
 }
 
 /// One end of a connection that the test owns. Copies share the socket.
 class conformance_socket_peer {
 public:
     conformance_socket_peer() = default;
-    explicit conformance_socket_peer(int descriptor) : of_(std::make_shared<state>()) {
-        of_->descriptor = descriptor;
-        of_->local = conformance_local(descriptor);
-        ::fcntl(descriptor, F_SETFL, O_NONBLOCK);
+    explicit conformance_socket_peer(plain::socket_type socket) : of_(std::make_shared<state>()) {
+        of_->socket = socket;
+        of_->local = plain::local_of(socket);
+        plain::set_non_blocking(socket);
     }
 
     std::size_t send(std::string_view text) {
-        const ssize_t count = ::send(of_->descriptor, text.data(), text.size(), MSG_NOSIGNAL);
+        const std::int64_t count = plain::send(of_->socket, text);
         return count > 0 ? static_cast<std::size_t>(count) : 0;
     }
     const std::string& arrived() {
@@ -61,23 +45,21 @@ public:
         pull();
         return of_->reset;
     }
-    void shutdown() { ::shutdown(of_->descriptor, SHUT_WR); }
+    void shutdown() { plain::end_sending(of_->socket); }
     void reset() {
-        const linger at_once{1, 0};
-        ::setsockopt(of_->descriptor, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-        close();
+        plain::reset(of_->socket);
+        of_->socket = plain::no_socket;
     }
     void close() {
-        ::close(of_->descriptor);
-        of_->descriptor = -1;
+        plain::close(of_->socket);
+        of_->socket = plain::no_socket;
     }
     endpoint local() const { return of_->local; }
     /// Waits for `done` without a backend, at most two seconds.
     template <class Done>
     bool settle(Done done) {
         for (int tries = 0; tries < 2000 && !done(); ++tries) {
-            pollfd one{of_->descriptor, POLLIN, 0};
-            ::poll(&one, 1, 1);
+            plain::readable(of_->socket, 1);
         }
         return done();
     }
@@ -88,11 +70,11 @@ private:
         state(const state&) = delete;
         state& operator=(const state&) = delete;
         ~state() {
-            if (descriptor >= 0) {
-                ::close(descriptor);
+            if (socket != plain::no_socket) {
+                plain::close(socket);
             }
         }
-        int descriptor = -1;
+        plain::socket_type socket = plain::no_socket;
         endpoint local{};
         std::string arrived;
         bool ended = false;
@@ -101,14 +83,14 @@ private:
 
     void pull() {
         char part[65536];
-        while (of_ != nullptr && of_->descriptor >= 0 && !of_->ended && !of_->reset) {
-            const ssize_t count = ::recv(of_->descriptor, part, sizeof(part), MSG_DONTWAIT);
+        while (of_ != nullptr && of_->socket != plain::no_socket && !of_->ended && !of_->reset) {
+            const std::int64_t count = plain::receive(of_->socket, part, sizeof(part));
             if (count > 0) {
                 of_->arrived.append(part, static_cast<std::size_t>(count));
             } else if (count == 0) {
                 of_->ended = true;
             } else {
-                of_->reset = errno == ECONNRESET;
+                of_->reset = plain::failed_by_reset();
                 return;
             }
         }
@@ -116,6 +98,115 @@ private:
 
     std::shared_ptr<state> of_;
 };
+
+#if NETIO_HAS_IOCP
+
+/// The system's calls, but sockets run out when the test says so: the kernel's table is too large
+/// to be filled. And a reset is told as Windows tells it, on Wine too.
+struct conformance_windows_sys : windows_sys {
+    inline static bool used_up = false;
+    static int receive(socket_type from, void* into, int count) noexcept {
+        return plain::told_by_wine(from, windows_sys::receive(from, into, count));
+    }
+    static socket_type open_socket(int family, int type) noexcept {
+        if (used_up) {
+            ::WSASetLastError(WSAEMFILE);
+            return INVALID_SOCKET;
+        }
+        return windows_sys::open_socket(family, type);
+    }
+};
+
+/// What only the system knows how to do.
+struct conformance_handles {
+    static constexpr bool shares_ports = false;
+    static constexpr bool may_lack_unix = true;
+
+    void begin() { plain::begin(); }
+    void use_up(plain::socket_type) { conformance_windows_sys::used_up = true; }
+    void again() { conformance_windows_sys::used_up = false; }
+    void end() {}
+    static plain::socket_type duplicate(socket_handle handle) {
+        WSAPROTOCOL_INFOW about;
+        ::WSADuplicateSocketW(static_cast<SOCKET>(handle), ::GetCurrentProcessId(), &about);
+        return ::WSASocketW(FROM_PROTOCOL_INFO, FROM_PROTOCOL_INFO, FROM_PROTOCOL_INFO, &about, 0,
+                            WSA_FLAG_OVERLAPPED);
+    }
+    /// Nothing tells whether a socket blocks, so it is tried: this hangs if it does.
+    static bool fit(socket_handle handle) {
+        const auto socket = static_cast<SOCKET>(handle);
+        DWORD flags = 0;
+        char one = 0;
+        const bool quiet =
+            ::recv(socket, &one, 1, MSG_PEEK) < 0 &&
+            (plain::failed_by_waiting() ||
+             (plain::accept(socket) == INVALID_SOCKET && plain::failed_by_waiting()));
+        return ::GetHandleInformation(reinterpret_cast<HANDLE>(socket), &flags) != 0 &&
+               (flags & HANDLE_FLAG_INHERIT) == 0 && quiet;
+    }
+    static void pair(plain::socket_type* both) {
+        const SOCKET from = plain::open(SOCK_STREAM);
+        plain::bind_loopback(from);
+        ::listen(from, 1);
+        both[1] = plain::open(SOCK_STREAM);
+        plain::connect(both[1], plain::local_of(from));
+        both[0] = plain::accept(from);
+        plain::set_non_blocking(both[0]);
+        plain::close(from);
+    }
+    std::string unix_path() const {
+        return "netio-conformance-" + std::to_string(conformance_process()) + ".socket";
+    }
+};
+
+#else
+
+struct conformance_handles {
+    static constexpr bool shares_ports = true;
+    static constexpr bool may_lack_unix = false;
+
+    void begin() {
+        ::getrlimit(RLIMIT_NOFILE, &limit_);
+        rlimit few = limit_;
+        few.rlim_cur = std::min<rlim_t>(few.rlim_cur, descriptors_max);
+        ::setrlimit(RLIMIT_NOFILE, &few);
+    }
+    /// Every number below the limit is used up, not just forbidden: a kernel may have noted the
+    /// limit when the accept was started.
+    void use_up(plain::socket_type with) {
+        for (int each = ::dup(with); each >= 0; each = ::dup(with)) {
+            fillers_.push_back(each);
+        }
+    }
+    void again() {
+        for (int each : fillers_) {
+            ::close(each);
+        }
+        fillers_.clear();
+    }
+    void end() { ::setrlimit(RLIMIT_NOFILE, &limit_); }
+    static plain::socket_type duplicate(socket_handle handle) {
+        return ::dup(static_cast<int>(handle));
+    }
+    static bool fit(socket_handle handle) {
+        const int descriptor = static_cast<int>(handle);
+        return (::fcntl(descriptor, F_GETFL) & O_NONBLOCK) != 0 &&
+               (::fcntl(descriptor, F_GETFD) & FD_CLOEXEC) != 0;
+    }
+    static void pair(plain::socket_type* both) {
+        ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, both);
+    }
+    std::string unix_path() const {
+        return "@netio-conformance-" + std::to_string(conformance_process());
+    }
+
+private:
+    static constexpr rlim_t descriptors_max = 256;  // so few that a test can use them up
+    std::vector<int> fillers_;
+    rlimit limit_{};
+};
+
+#endif
 
 template <class Backend>
 class conformance_socket_world : public conformance_rig<Backend> {
@@ -127,24 +218,22 @@ public:
     static constexpr std::size_t bulk_bytes = 8 * 1024 * 1024;  // more than any socket holds
     static constexpr bool threads = true;
     static constexpr bool asserts = NETIO_CHECKS >= 1;
+    static constexpr bool shares_ports = conformance_handles::shares_ports;
+    static constexpr bool may_lack_unix = conformance_handles::may_lack_unix;
     static constexpr const char* suffix = Backend::name;
 
     conformance_socket_world() {
-        ::getrlimit(RLIMIT_NOFILE, &limit_);
-        rlimit few = limit_;
-        few.rlim_cur = std::min<rlim_t>(few.rlim_cur, descriptors_max);
-        ::setrlimit(RLIMIT_NOFILE, &few);
+        system_.begin();
         opened = this->open();
         listener = Backend::listen({loopback_ipv4(0), {}}, {}).handle;
         datagrams = Backend::open_datagram(loopback_ipv4(0), {}).handle;
-        outside_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        bind_loopback(outside_);
+        outside_ = bound(SOCK_STREAM);
+        plain::set_non_blocking(outside_);
         ::listen(outside_, 16);
-        udp_ = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        bind_loopback(udp_);
+        udp_ = bound(SOCK_DGRAM);
+        plain::set_non_blocking(udp_);
         // A bound socket that does not listen keeps its port, and refuses.
-        refusing_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        bind_loopback(refusing_);
+        refusing_ = bound(SOCK_STREAM);
     }
     ~conformance_socket_world() {
         this->close_accepted();
@@ -153,72 +242,64 @@ public:
             Backend::close_handle(listener, false);
         }
         Backend::close_handle(datagrams, false);
-        for (int each : {outside_, udp_, refusing_, silent_, queued_[0], queued_[1]}) {
-            if (each >= 0) {
-                ::close(each);
+        for (plain::socket_type each :
+             {outside_, udp_, refusing_, silent_, queued_[0], queued_[1]}) {
+            if (each != plain::no_socket) {
+                plain::close(each);
             }
         }
         descriptors_again();
-        ::setrlimit(RLIMIT_NOFILE, &limit_);
+        system_.end();
     }
 
     peer connect() {
-        const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        const sockaddr_in where = conformance_sockaddr(Backend::local_of(listener).value);
-        if (::connect(made, reinterpret_cast<const sockaddr*>(&where), sizeof(where)) != 0) {
-            ::close(made);
+        const plain::socket_type made = plain::open(SOCK_STREAM);
+        if (!plain::connect(made, Backend::local_of(listener).value)) {
+            plain::close(made);
             return {};
         }
         return peer(made);
     }
-    endpoint outside() const { return conformance_local(outside_); }
-    endpoint refusing() const { return conformance_local(refusing_); }
+    endpoint outside() const { return plain::local_of(outside_); }
+    endpoint refusing() const { return plain::local_of(refusing_); }
     /// Where a connect stays without an answer: the accept queue is full, so its SYN is dropped.
     endpoint silent() {
-        silent_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        bind_loopback(silent_);
+        silent_ = bound(SOCK_STREAM);
         ::listen(silent_, 0);
-        const sockaddr_in where = conformance_sockaddr(conformance_local(silent_));
-        for (int& each : queued_) {
-            each = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-            ::connect(each, reinterpret_cast<const sockaddr*>(&where), sizeof(where));
+        for (plain::socket_type& each : queued_) {
+            each = plain::open(SOCK_STREAM);
+            plain::set_non_blocking(each);
+            plain::connect(each, plain::local_of(silent_));
         }
-        return conformance_local(silent_);
+        return plain::local_of(silent_);
     }
     peer outside_peer() {
-        pollfd one{outside_, POLLIN, 0};
-        ::poll(&one, 1, 2000);
-        return peer(::accept4(outside_, nullptr, nullptr, SOCK_CLOEXEC));
+        plain::readable(outside_, 2000);
+        return peer(plain::accept(outside_));
     }
     peer adoptable(socket_handle& handle) {
-        int both[2] = {-1, -1};
-        ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, both);
-        handle = both[0];
+        plain::socket_type both[2] = {plain::no_socket, plain::no_socket};
+        conformance_handles::pair(both);
+        handle = static_cast<socket_handle>(both[0]);
         return peer(both[1]);
     }
     /// Non-blocking, not inherited, and no-delay where that is a thing.
     bool handle_fit(socket_handle handle) const {
-        const int descriptor = static_cast<int>(handle);
-        int no_delay = 0;
-        socklen_t size = sizeof(no_delay);
-        ::getsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &no_delay, &size);
-        return (::fcntl(descriptor, F_GETFL) & O_NONBLOCK) != 0 &&
-               (::fcntl(descriptor, F_GETFD) & FD_CLOEXEC) != 0 && no_delay != 0;
+        return conformance_handles::fit(handle) &&
+               plain::no_delay(static_cast<plain::socket_type>(handle));
     }
-    /// Every number below the limit is used up, not just forbidden: a kernel may have noted the
-    /// limit when the accept was started.
     peer client_without_descriptors() {
         const peer client = connect();
-        for (int each = ::dup(udp_); each >= 0; each = ::dup(udp_)) {
-            fillers_.push_back(each);
-        }
+        system_.use_up(udp_);
         return client;
     }
     /// Closed when the result goes.
-    peer duplicate(socket_handle handle) const { return peer(::dup(static_cast<int>(handle))); }
+    peer duplicate(socket_handle handle) const {
+        return peer(conformance_handles::duplicate(handle));
+    }
     /// Is our side of the connection to `client` in TIME_WAIT?
     bool lingers(const peer& client) const {
-        std::FILE* const table = std::fopen("/proc/net/tcp", "re");
+        std::FILE* const table = std::fopen("/proc/net/tcp", "r");
         if (table == nullptr) {
             return false;
         }
@@ -234,26 +315,26 @@ public:
         std::fclose(table);
         return found;
     }
-    void descriptors_again() {
-        for (int each : fillers_) {
-            ::close(each);
+    void descriptors_again() { system_.again(); }
+    /// A handle stays tied to the completion port it was first used with.
+    void listener_after_close() {
+        if (NETIO_HAS_IOCP) {
+            close_listener();
+            listener = Backend::listen({loopback_ipv4(0), {}}, {}).handle;
         }
-        fillers_.clear();
     }
     void close_listener() {
         Backend::close_handle(listener, false);
         listener = no_handle;
     }
-    std::string unix_path() const { return "@netio-conformance-" + std::to_string(::getpid()); }
-    endpoint udp_local() const { return conformance_local(udp_); }
+    std::string unix_path() const { return system_.unix_path(); }
+    endpoint udp_local() const { return plain::local_of(udp_); }
     void udp_send(const std::string& payload) {
-        const sockaddr_in where = conformance_sockaddr(Backend::local_of(datagrams).value);
-        ::sendto(udp_, payload.data(), payload.size(), 0,
-                 reinterpret_cast<const sockaddr*>(&where), sizeof(where));
+        plain::send_to(udp_, payload, Backend::local_of(datagrams).value);
     }
     std::string udp_arrived() {
         char part[2048];
-        const ssize_t count = ::recv(udp_, part, sizeof(part), MSG_DONTWAIT);
+        const std::int64_t count = plain::receive(udp_, part, sizeof(part));
         return count < 0 ? std::string() : std::string(part, static_cast<std::size_t>(count));
     }
 
@@ -263,19 +344,18 @@ public:
     bool accepting = false;
 
 private:
-    static void bind_loopback(int what) {
-        const sockaddr_in where = conformance_sockaddr(loopback_ipv4(0));
-        ::bind(what, reinterpret_cast<const sockaddr*>(&where), sizeof(where));
+    static plain::socket_type bound(int type) {
+        const plain::socket_type made = plain::open(type);
+        plain::bind_loopback(made);
+        return made;
     }
 
-    int outside_ = -1;
-    int udp_ = -1;
-    int refusing_ = -1;
-    static constexpr rlim_t descriptors_max = 256;  // so few that a test can use them up
-    std::vector<int> fillers_;
-    int silent_ = -1;
-    int queued_[2] = {-1, -1};
-    rlimit limit_{};
+    conformance_handles system_{};
+    plain::socket_type outside_ = plain::no_socket;
+    plain::socket_type udp_ = plain::no_socket;
+    plain::socket_type refusing_ = plain::no_socket;
+    plain::socket_type silent_ = plain::no_socket;
+    plain::socket_type queued_[2] = {plain::no_socket, plain::no_socket};
 };
 
 }  // namespace netio_test
