@@ -4,10 +4,15 @@
 
 #include "netio.hpp"
 
-#include <csignal>
 #include <cstdio>
+
+#if defined(_WIN32)
+#include <windows.h>
+#else
+#include <csignal>
 #include <pthread.h>
 #include <sys/mman.h>
+#endif
 
 namespace example {
 
@@ -103,6 +108,17 @@ inline bool choose(const char* program, std::string_view flag, std::string_view 
     return value == second;
 }
 
+/// Null if the system gives none.
+inline void* zeroed_pages(std::size_t byte_count) noexcept {
+#if defined(_WIN32)
+    return ::VirtualAlloc(nullptr, byte_count, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
+#else
+    void* const at = ::mmap(nullptr, byte_count, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return at == MAP_FAILED ? nullptr : at;
+#endif
+}
+
 /// All-zero pages for a server of these limits, `memory_bytes` of them or, if that is 0, as many as
 /// it needs. Empty if the system gives none; the server then says how many are needed.
 inline netio::storage_view memory_for(const netio::limits& sizes,
@@ -114,15 +130,14 @@ inline netio::storage_view memory_for(const netio::limits& sizes,
     }
     const std::size_t byte_count =
         memory_bytes != 0 ? memory_bytes : netio::bytes_needed<netio::default_backend>(sizes);
-    void* const at = ::mmap(nullptr, byte_count, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at != MAP_FAILED) {
+    if (void* const at = zeroed_pages(byte_count)) {
         box.memory = {static_cast<std::byte*>(at), byte_count};
     }
     return box;
 }
 
-/// SIGTERM drains, SIGINT stops. Both calls are made for signal handlers.
+/// SIGTERM drains, SIGINT stops. Both calls are made for signal handlers. On Windows Ctrl-C stops
+/// and Ctrl-Break drains, and so does closing the console.
 template <class Server>
 struct signals {
     inline static Server* server = nullptr;
@@ -131,11 +146,20 @@ struct signals {
     static void watch(Server& served, std::uint32_t longest_drain_ms) noexcept {
         server = &served;
         drain_ms = longest_drain_ms;
+#if defined(_WIN32)
+        ::SetConsoleCtrlHandler(
+            [](DWORD what) -> BOOL {
+                what == CTRL_C_EVENT ? server->stop() : server->drain(drain_ms);
+                return TRUE;
+            },
+            TRUE);
+#else
         struct sigaction act = {};
         act.sa_handler = [](int) { server->drain(drain_ms); };
         ::sigaction(SIGTERM, &act, nullptr);
         act.sa_handler = [](int) { server->stop(); };
         ::sigaction(SIGINT, &act, nullptr);
+#endif
     }
 };
 
@@ -150,31 +174,57 @@ void announce(const char* program, const Server& server, const netio::endpoint& 
     std::fflush(stdout);
 }
 
+#if defined(_WIN32)
+using thread = HANDLE;
+template <class Job>
+bool start(thread& made, Job& job) noexcept {
+    made = ::CreateThread(
+        nullptr, 0,
+        [](void* of) -> DWORD {
+            static_cast<Job*>(of)->run();
+            return 0;
+        },
+        &job, 0, nullptr);
+    return made != nullptr;
+}
+inline void join(thread of) noexcept {
+    ::WaitForSingleObject(of, INFINITE);
+    ::CloseHandle(of);
+}
+#else
+using thread = pthread_t;
+template <class Job>
+bool start(thread& made, Job& job) noexcept {
+    return ::pthread_create(
+               &made, nullptr,
+               [](void* of) -> void* {
+                   static_cast<Job*>(of)->run();
+                   return nullptr;
+               },
+               &job) == 0;
+}
+inline void join(thread of) noexcept { ::pthread_join(of, nullptr); }
+#endif
+
 /// Runs every worker, the first on this thread, until a stop or drain is complete.
 template <class Server>
 void run(Server& server) noexcept {
     struct job {
         Server* server;
         std::uint32_t worker;
-        pthread_t thread;
+        thread runs;
         bool started;
+        void run() noexcept { server->run(worker); }
     };
     static job jobs[255];
     for (std::uint32_t at = 1; at < server.worker_count(); ++at) {
         jobs[at] = {&server, at, {}, false};
-        jobs[at].started = ::pthread_create(
-                               &jobs[at].thread, nullptr,
-                               [](void* mine) -> void* {
-                                   const job& self = *static_cast<job*>(mine);
-                                   self.server->run(self.worker);
-                                   return nullptr;
-                               },
-                               &jobs[at]) == 0;
+        jobs[at].started = start(jobs[at].runs, jobs[at]);
     }
     server.run(0);
     for (std::uint32_t at = 1; at < server.worker_count(); ++at) {
         if (jobs[at].started) {
-            ::pthread_join(jobs[at].thread, nullptr);
+            join(jobs[at].runs);
         }
     }
 }

@@ -1,10 +1,8 @@
 #include "netio.hpp"
+#include "tests/pages.hpp"
 #include "tests/proxy_words.hpp"
 
 #include <doctest/doctest.h>
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <string>
@@ -84,14 +82,13 @@ void proxy_check_prefixes(netio::bytes in) {
 /// Memory whose last byte is followed by a page nobody may touch.
 class proxy_guarded {
 public:
-    proxy_guarded() : page_bytes_(static_cast<std::size_t>(sysconf(_SC_PAGESIZE))) {
-        void* at = mmap(nullptr, 3 * page_bytes_, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        REQUIRE(at != MAP_FAILED);
+    proxy_guarded() : page_bytes_(netio_test::page_bytes()) {
+        void* const at = netio_test::new_pages(3 * page_bytes_);
+        REQUIRE(at != nullptr);
         start_ = static_cast<std::byte*>(at);
-        REQUIRE(mprotect(start_ + 2 * page_bytes_, page_bytes_, PROT_NONE) == 0);
+        REQUIRE(netio_test::forbid_pages(start_ + 2 * page_bytes_, page_bytes_));
     }
-    ~proxy_guarded() { munmap(start_, 3 * page_bytes_); }
+    ~proxy_guarded() { netio_test::give_pages(start_, 3 * page_bytes_); }
     proxy_guarded(const proxy_guarded&) = delete;
     proxy_guarded& operator=(const proxy_guarded&) = delete;
 

@@ -1116,7 +1116,9 @@ inline bool simulator::perform_send(std::uint32_t slot) noexcept {
     }
     if (end.reset) {
         if (broken(sim_break::p9_raises_sigpipe)) {
+#if defined(SIGPIPE)
             std::raise(SIGPIPE);
+#endif
         }
         send_failed(of, end.reset_told ? sim_send_errors[1] : sim_send_errors[0]);
         end.reset_told = true;
