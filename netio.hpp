@@ -13096,7 +13096,7 @@ using default_backend = iocp;
 #elif NETIO_HAS_POLL
 using default_backend = poll;
 #elif NETIO_PLATFORM
-#error "netio: no epoll, kqueue, poll or completion ports; set NETIO_PLATFORM 0 or NETIO_BACKEND_HEADER"
+#error "netio: no epoll, kqueue, poll or iocp here; set NETIO_PLATFORM 0 or NETIO_BACKEND_HEADER"
 #else
 struct no_backend;
 using default_backend = no_backend;
