@@ -1212,8 +1212,9 @@ private:
         const token owner = token::of(index, mine.generation);
         const socket_type client = mine.socket;
         const bool current = at.flags != 0 && at.generation == mine.generation;
-        const endpoint peer = peer_of(mine);  // before the next accept writes there
         const int code = code_of(what);
+        // Before the next accept writes there.
+        const endpoint peer = code == 0 ? peer_of(mine) : endpoint{};
         const int armed = at.flags == 0 ? 0 : next_accept(at, mine, current, code);
         if (armed != 0) {
             // The client takes the place of a spare handle: it learns at once that nobody serves.
@@ -1486,11 +1487,17 @@ private:
         void* const home =
             reinterpret_cast<detail::iocp_shared_operation*>(what.operation)->home;
         if (home != port_) {
-            Sys::post(home, what.byte_count, what.key, what.operation);
+            send_home(home, what);
         } else if (what.key == key_listener) {
             complete_accept(what, to);
         } else {
             complete_datagram(what, to);
+        }
+    }
+
+    static void send_home(void* home, const detail::windows::completion& what) noexcept {
+        if (home != nullptr) {
+            Sys::post(home, what.byte_count, what.key, what.operation);
         }
     }
 
@@ -1523,8 +1530,11 @@ private:
             }
         }
         for (std::uint32_t index = 0; index < sizes_.listeners; ++index) {
-            if (listeners_[index].flags != 0) {
-                forget(listeners_[index]);
+            listener& at = listeners_[index];
+            if (at.flags != 0 && !at.foreign) {
+                Sys::cancel(at.socket, nullptr);  // other loops learn now that theirs are over
+            } else if (at.flags != 0) {
+                forget(at);
             }
         }
         for (std::uint32_t index = 0; index < sizes_.datagram_sockets; ++index) {
@@ -1541,11 +1551,27 @@ private:
         }
         drain_port();
         for (std::uint32_t index = 0; index < sizes_.connections; ++index) {
-            if ((connections_[index].flags & (attached | connecting)) != 0) {
-                Sys::close_socket(connections_[index].socket);
+            const connection& at = connections_[index];
+            if ((at.flags & (attached | connecting)) != 0) {
+                detail::close_one_socket<Sys>(at.socket, (at.flags & abortive) != 0);
             }
         }
+        for (std::uint32_t index = 0; index < sizes_.listeners; ++index) {
+            give_up_accepts(listeners_[index]);
+        }
         give_back_datagrams();
+    }
+
+    /// Those that the loop which gets our completions has not sent on in time, or never will. What
+    /// comes to it later has no home.
+    static void give_up_accepts(listener& at) noexcept {
+        for (accept_slot& each : at.accepts) {
+            if (each.outstanding) {
+                each.shared.home = nullptr;
+                each.outstanding = false;
+                Sys::close_socket(each.socket);
+            }
+        }
     }
 
     /// Until every operation has come back; what others have here is sent on to them.
@@ -1564,7 +1590,7 @@ private:
             }
         }
     }
-    static constexpr int drain_tries_max = 100;
+    static constexpr int drain_tries_max = 200;
 
     void discard(const detail::windows::completion& what) noexcept {
         if (what.operation == nullptr) {
@@ -1574,7 +1600,7 @@ private:
             void* const home =
                 reinterpret_cast<detail::iocp_shared_operation*>(what.operation)->home;
             if (home != port_) {
-                Sys::post(home, what.byte_count, what.key, what.operation);
+                send_home(home, what);
                 return;
             }
         }

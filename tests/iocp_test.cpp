@@ -1,0 +1,670 @@
+// What only the completion port backend can show: its declarations against the system's headers,
+// its calls counted and failed one by one, handles given back, loops that share a listener.
+#include "netio.hpp"
+
+#include <doctest/doctest.h>
+
+#if NETIO_HAS_IOCP
+
+#if defined(min) || defined(max) || defined(ERROR) || defined(WIN32_LEAN_AND_MEAN) ||              \
+    defined(_WINDOWS_) || defined(_WINSOCK2API_)
+#error "netio.hpp brings the system's macros"
+#endif
+
+#include "tests/conformance_sockets.hpp"
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include <mswsock.h>
+
+namespace {
+
+using netio::event;
+using netio::event_kind;
+using netio::operation;
+using netio::token;
+
+// ---- the declarations are those of the headers
+
+namespace windows = netio::detail::windows;
+static_assert(sizeof(windows::overlapped) == sizeof(OVERLAPPED));
+static_assert(offsetof(windows::overlapped, signal) == offsetof(OVERLAPPED, hEvent));
+static_assert(sizeof(windows::completion) == sizeof(OVERLAPPED_ENTRY));
+static_assert(offsetof(windows::completion, operation) ==
+              offsetof(OVERLAPPED_ENTRY, lpOverlapped));
+static_assert(offsetof(windows::completion, byte_count) ==
+              offsetof(OVERLAPPED_ENTRY, dwNumberOfBytesTransferred));
+static_assert(sizeof(windows::slice) == sizeof(WSABUF));
+static_assert(offsetof(windows::slice, from) == offsetof(WSABUF, buf));
+static_assert(sizeof(windows::address_ipv4) == sizeof(sockaddr_in));
+static_assert(offsetof(windows::address_ipv4, address) == offsetof(sockaddr_in, sin_addr));
+static_assert(sizeof(windows::address_ipv6) == sizeof(sockaddr_in6));
+static_assert(offsetof(windows::address_ipv6, address) == offsetof(sockaddr_in6, sin6_addr));
+static_assert(offsetof(windows::address_ipv6, scope_id) == offsetof(sockaddr_in6, sin6_scope_id));
+static_assert(sizeof(windows::linger_time) == sizeof(linger));
+static_assert(sizeof(windows::guid) == sizeof(GUID));
+static_assert(windows::winsock_data_bytes >= sizeof(WSADATA));
+static_assert(windows::protocol_info_bytes == sizeof(WSAPROTOCOL_INFOW));
+static_assert(offsetof(WSAPROTOCOL_INFOW, dwServiceFlags1) == 0);
+static_assert(windows::no_socket == INVALID_SOCKET);
+static_assert(windows::family_unix == AF_UNIX && windows::family_ipv4 == AF_INET);
+static_assert(windows::family_ipv6 == AF_INET6);
+static_assert(windows::type_stream == SOCK_STREAM && windows::type_datagram == SOCK_DGRAM);
+static_assert(windows::level_socket == SOL_SOCKET && windows::level_tcp == IPPROTO_TCP);
+static_assert(windows::level_ipv6 == IPPROTO_IPV6 && windows::option_v6_only == IPV6_V6ONLY);
+static_assert(windows::option_listens == SO_ACCEPTCONN);
+static_assert(windows::option_keepalive == SO_KEEPALIVE && windows::option_linger == SO_LINGER);
+static_assert(windows::option_send_bytes == SO_SNDBUF);
+static_assert(windows::option_receive_bytes == SO_RCVBUF && windows::option_type == SO_TYPE);
+static_assert(windows::option_exclusive == SO_EXCLUSIVEADDRUSE);
+static_assert(windows::option_protocol_info == SO_PROTOCOL_INFOW);
+static_assert(windows::option_accepted_from == SO_UPDATE_ACCEPT_CONTEXT);
+static_assert(windows::option_connected == SO_UPDATE_CONNECT_CONTEXT);
+static_assert(windows::option_no_delay == TCP_NODELAY);
+static_assert(windows::socket_overlapped == WSA_FLAG_OVERLAPPED);
+static_assert(windows::socket_not_inherited == WSA_FLAG_NO_HANDLE_INHERIT);
+static_assert(windows::get_extension == SIO_GET_EXTENSION_FUNCTION_POINTER);
+static_assert(windows::set_non_blocking == static_cast<long>(FIONBIO));
+static_assert(windows::flag_peek == MSG_PEEK && windows::shut_sending == SD_SEND);
+static_assert(windows::provides_file_handles == XP1_IFS_HANDLES);
+static_assert(windows::skip_port_on_success == FILE_SKIP_COMPLETION_PORT_ON_SUCCESS);
+static_assert(windows::skip_event_on_handle == FILE_SKIP_SET_EVENT_ON_HANDLE);
+static_assert(windows::operation_pending == WSA_IO_PENDING);
+static_assert(windows::operation_aborted == WSA_OPERATION_ABORTED);
+static_assert(windows::would_block == WSAEWOULDBLOCK && windows::handles_empty == WSAEMFILE);
+static_assert(windows::message_too_long == WSAEMSGSIZE && windows::memory_empty == WSAENOBUFS);
+static_assert(windows::connection_reset == WSAECONNRESET);
+static_assert(windows::connection_aborted == WSAECONNABORTED);
+static_assert(windows::network_reset == WSAENETRESET && windows::not_connected == WSAENOTCONN);
+static_assert(windows::destination_missing == WSAEDESTADDRREQ);
+static_assert(windows::parameter_wrong == ERROR_INVALID_PARAMETER);
+static_assert(windows::backlog_max == SOMAXCONN);
+
+// ---- calls, counted
+
+enum class iocp_call {
+    start_winsock, open_socket, set_non_blocking, bind, listen, setsockopt, getsockopt,
+    getsockname, shutdown, close_socket, extension, receive_overlapped, send_overlapped,
+    receive_from_overlapped, send_to_overlapped, accept, connect, receive, receive_from, send_to,
+    port, skip, wait, post, cancel, count_
+};
+
+/// Counts every call; one planned call fails instead of being made.
+struct iocp_counting_sys : netio_test::conformance_windows_sys {
+    using real = netio_test::conformance_windows_sys;
+    static inline std::atomic<int> counts[static_cast<int>(iocp_call::count_)] = {};
+    static inline std::atomic<int> winsock_starts = 0;
+    static inline std::atomic<int> sockets = 0;  // open ones that this policy knows of
+    static inline iocp_call fail_call = iocp_call::count_;
+    static inline int fail_at = 0;  // the n-th such call from now fails
+    static inline int fail_code = 0;
+    static inline bool never_skips = false;
+
+    static bool enter(iocp_call which) noexcept {
+        ++counts[static_cast<int>(which)];
+        if (which == fail_call && --fail_at == 0) {
+            fail_call = iocp_call::count_;
+            ::WSASetLastError(fail_code);
+            return false;
+        }
+        return true;
+    }
+    static void plan(iocp_call which, int code, int nth = 1) {
+        fail_call = which;
+        fail_code = code;
+        fail_at = nth;
+    }
+    static void reset() {
+        for (auto& each : counts) {
+            each = 0;
+        }
+        fail_call = iocp_call::count_;
+        never_skips = false;
+    }
+    static int of(iocp_call which) { return counts[static_cast<int>(which)]; }
+    static int total() {
+        int all = 0;
+        for (auto& each : counts) {
+            all += each;
+        }
+        return all;
+    }
+
+    static int start_winsock() noexcept {
+        if (!enter(iocp_call::start_winsock)) {
+            return fail_code;
+        }
+        ++winsock_starts;
+        return real::start_winsock();
+    }
+    static void stop_winsock() noexcept {
+        --winsock_starts;
+        real::stop_winsock();
+    }
+    static socket_type open_socket(int family, int type) noexcept {
+        const socket_type made =
+            enter(iocp_call::open_socket) ? real::open_socket(family, type) : INVALID_SOCKET;
+        sockets += made != INVALID_SOCKET;
+        return made;
+    }
+    static int close_socket(socket_type what) noexcept {
+        enter(iocp_call::close_socket);
+        --sockets;
+        return real::close_socket(what);
+    }
+    static int set_non_blocking(socket_type of) noexcept {
+        return enter(iocp_call::set_non_blocking) ? real::set_non_blocking(of) : -1;
+    }
+    static int bind(socket_type what, const void* where, int size) noexcept {
+        return enter(iocp_call::bind) ? real::bind(what, where, size) : -1;
+    }
+    static int listen(socket_type what, int backlog) noexcept {
+        return enter(iocp_call::listen) ? real::listen(what, backlog) : -1;
+    }
+    static int setsockopt(socket_type of, int level, int option, const void* value,
+                          int size) noexcept {
+        return enter(iocp_call::setsockopt) ? real::setsockopt(of, level, option, value, size) : -1;
+    }
+    static int getsockopt(socket_type of, int level, int option, void* value, int* size) noexcept {
+        return enter(iocp_call::getsockopt) ? real::getsockopt(of, level, option, value, size) : -1;
+    }
+    static int getsockname(socket_type of, void* where, int* size) noexcept {
+        return enter(iocp_call::getsockname) ? real::getsockname(of, where, size) : -1;
+    }
+    static int shutdown_sending(socket_type of) noexcept {
+        return enter(iocp_call::shutdown) ? real::shutdown_sending(of) : -1;
+    }
+    template <class Function>
+    static int extension(socket_type of, windows::guid which, Function& out) noexcept {
+        return enter(iocp_call::extension) ? real::extension(of, which, out) : -1;
+    }
+    static int receive_overlapped(socket_type from, slice into, unsigned long& got,
+                                  overlapped* op) noexcept {
+        return enter(iocp_call::receive_overlapped)
+                   ? real::receive_overlapped(from, into, got, op)
+                   : fail_code;
+    }
+    static int send_overlapped(socket_type to, slice* slices, std::uint32_t count,
+                               unsigned long& sent, overlapped* op) noexcept {
+        return enter(iocp_call::send_overlapped)
+                   ? real::send_overlapped(to, slices, count, sent, op)
+                   : fail_code;
+    }
+    static int receive_from_overlapped(socket_type from, slice into, unsigned long& got,
+                                       unsigned long& flags, void* peer, int& size,
+                                       overlapped* op) noexcept {
+        return enter(iocp_call::receive_from_overlapped)
+                   ? real::receive_from_overlapped(from, into, got, flags, peer, size, op)
+                   : fail_code;
+    }
+    static int send_to_overlapped(socket_type to, slice from, const void* peer, int size,
+                                  unsigned long& sent, overlapped* op) noexcept {
+        return enter(iocp_call::send_to_overlapped)
+                   ? real::send_to_overlapped(to, from, peer, size, sent, op)
+                   : fail_code;
+    }
+    static int accept_overlapped(windows::accept_ex how, socket_type listener, socket_type into,
+                                 void* addresses, std::uint32_t address_bytes,
+                                 overlapped* op) noexcept {
+        return enter(iocp_call::accept)
+                   ? real::accept_overlapped(how, listener, into, addresses, address_bytes, op)
+                   : fail_code;
+    }
+    static int connect_overlapped(windows::connect_ex how, socket_type what, const void* where,
+                                  int size, overlapped* op) noexcept {
+        return enter(iocp_call::connect) ? real::connect_overlapped(how, what, where, size, op)
+                                         : fail_code;
+    }
+    static int receive(socket_type from, void* into, int count) noexcept {
+        return enter(iocp_call::receive) ? real::receive(from, into, count) : -1;
+    }
+    static int receive_from(socket_type from, void* into, int count, void* peer,
+                            int* size) noexcept {
+        return enter(iocp_call::receive_from) ? real::receive_from(from, into, count, peer, size)
+                                              : -1;
+    }
+    static int send_to(socket_type to, const void* from, int count, const void* peer,
+                       int size) noexcept {
+        return enter(iocp_call::send_to) ? real::send_to(to, from, count, peer, size) : -1;
+    }
+    static void* port(void* what, void* to, std::uint32_t key) noexcept {
+        return enter(iocp_call::port) ? real::port(what, to, key) : nullptr;
+    }
+    static bool skip_on_success(socket_type of) noexcept {
+        return enter(iocp_call::skip) && !never_skips && real::skip_on_success(of);
+    }
+    static bool wait(void* on, completion* out, std::uint32_t count_max, unsigned long& count,
+                     unsigned long timeout_ms) noexcept {
+        enter(iocp_call::wait);
+        return real::wait(on, out, count_max, count, timeout_ms);
+    }
+    static bool post(void* to, unsigned long byte_count, netio_ulong_pointer key,
+                     overlapped* op) noexcept {
+        enter(iocp_call::post);
+        return real::post(to, byte_count, key, op);
+    }
+    static void cancel(socket_type of, overlapped* op) noexcept {
+        enter(iocp_call::cancel);
+        real::cancel(of, op);
+    }
+};
+
+using iocp_sys = iocp_counting_sys;
+using iocp_backend = netio::basic_iocp<iocp_counting_sys>;
+using iocp_world = netio_test::conformance_socket_world<iocp_backend>;
+using iocp_suite = netio_test::conformance<iocp_world>;
+using iocp_peer = netio_test::conformance_socket_peer;
+
+/// Nothing of the policy's is left when a case ends.
+struct iocp_held {
+    iocp_held() { iocp_sys::reset(); }
+    ~iocp_held() {
+        iocp_sys::reset();
+        CHECK(iocp_sys::sockets == 0);
+        CHECK(iocp_sys::winsock_starts == 0);
+    }
+};
+
+/// Reads until as much has come as was asked for.
+bool iocp_reply(iocp_world& w, iocp_peer& client, std::size_t count) {
+    return w.until([&] { return client.arrived().size() >= count; });
+}
+
+/// Round trips of `count` bytes on each of `peers`; the calls of one.
+double iocp_calls_of_echo(iocp_world& w, std::span<iocp_peer> peers, std::size_t count,
+                          std::byte* held) {
+    const std::string text = netio_test::conformance_pattern(count);
+    const auto listen_again = [&](token who) {
+        if (held != nullptr) {
+            iocp_suite::receive_into(w, who, {held, count});
+        } else {
+            w.kernel.start_receive(who, {}, 1);
+        }
+    };
+    constexpr int rounds = 50;
+    for (std::uint32_t at = 0; at < peers.size(); ++at) {
+        listen_again(token::of(at, 1));
+    }
+    std::string reply;
+    iocp_sys::reset();
+    std::size_t echoed = 0;
+    for (int round = 1; round <= rounds; ++round) {
+        for (iocp_peer& each : peers) {
+            each.send(text);
+        }
+        std::size_t left = peers.size();
+        std::size_t seen = w.seen.size();
+        while (left != 0) {
+            w.turn(5'000'000'000);
+            for (; seen < w.seen.size(); ++seen) {
+                const event each = w.seen[seen];
+                if (each.kind == event_kind::received) {
+                    reply = w.text[each.who.index()];
+                    w.text[each.who.index()].clear();
+                    w.send(each.who, netio::as_bytes(reply));
+                    listen_again(each.who);
+                    echoed += reply.size();
+                }
+                left -= each.kind == event_kind::sent;
+            }
+        }
+    }
+    const double calls = iocp_sys::total();
+    CHECK(echoed == count * peers.size() * rounds);
+    return calls / rounds / static_cast<double>(peers.size());
+}
+
+void iocp_join(iocp_world& w, token who, iocp_peer& client) {
+    const char* const broken = iocp_suite::join(w, who, client);
+    CAPTURE(std::string(broken == nullptr ? "" : broken));
+    REQUIRE(broken == nullptr);
+}
+
+TEST_CASE("iocp echoes 64 bytes with four calls a round trip") {
+    const iocp_held held;
+    iocp_world w;
+    iocp_peer client;
+    iocp_join(w, token::of(0, 1), client);
+    const double calls = iocp_calls_of_echo(w, {&client, 1}, 64, nullptr);
+    MESSAGE("calls of a round trip: " << calls);
+    CHECK(calls <= 4.0);
+}
+
+TEST_CASE("iocp echoes 64 bytes with three calls where the buffer is held and posted") {
+    const iocp_held held;
+    iocp_world w;
+    iocp_peer client;
+    std::array<std::byte, 64> place{};
+    iocp_join(w, token::of(0, 1), client);
+    const double calls = iocp_calls_of_echo(w, {&client, 1}, 64, place.data());
+    MESSAGE("calls of a round trip: " << calls);
+    CHECK(calls <= 3.0);
+}
+
+TEST_CASE("iocp echoes where what ends at once is posted too") {
+    const iocp_held held;
+    iocp_world w;
+    iocp_peer client;
+    iocp_sys::never_skips = true;
+    iocp_join(w, token::of(0, 1), client);
+    CHECK(iocp_calls_of_echo(w, {&client, 1}, 64, nullptr) <= 5.0);
+    CHECK(w.kernel.stale_count() == 0);
+}
+
+TEST_CASE("iocp shares a wait among the connections that are ready") {
+    const iocp_held held;
+    iocp_world w;
+    std::array<iocp_peer, 8> clients;
+    for (std::uint32_t at = 0; at < 8; ++at) {
+        iocp_join(w, token::of(at, 1), clients[at]);
+    }
+    const double calls = iocp_calls_of_echo(w, clients, 64, nullptr);
+    MESSAGE("calls of a round trip, eight at once: " << calls);
+    CHECK(calls < 4.0);
+}
+
+TEST_CASE("iocp echoes a message as long as a buffer with at most one call more") {
+    const iocp_held held;
+    iocp_world w;
+    iocp_peer client;
+    iocp_join(w, token::of(0, 1), client);
+    CHECK(iocp_calls_of_echo(w, {&client, 1}, w.buffer_bytes - 1, nullptr) <= 4.0);
+}
+
+TEST_CASE("iocp posts one completion for many wakes of a sleeping loop and none while awake") {
+    const iocp_held held;
+    iocp_world w;
+    for (int times = 0; times < 1000; ++times) {
+        w.kernel.wake();
+    }
+    CHECK(iocp_sys::of(iocp_call::post) == 0);
+    CHECK(w.until([&] { return w.seen.size() == 1; }));
+    std::thread other([&] {
+        for (int times = 0; times < 1000; ++times) {
+            w.kernel.wake();
+        }
+    });
+    w.turn(5'000'000'000);
+    other.join();
+    CHECK(iocp_sys::of(iocp_call::post) <= 1);
+}
+
+TEST_CASE("iocp starts Winsock once for each handle and each open loop and stops it as often") {
+    const iocp_held held;
+    const netio::os_handle made = iocp_backend::listen({netio::loopback_ipv4(0), {}}, {});
+    REQUIRE(made);
+    CHECK(iocp_sys::winsock_starts == 1);
+    const netio::os_handle bound = iocp_backend::open_datagram(netio::loopback_ipv4(0), {});
+    REQUIRE(bound);
+    CHECK(iocp_sys::winsock_starts == 2);
+    iocp_backend::close_handle(made.handle, false);
+    iocp_backend::close_handle(bound.handle, true);
+    CHECK(iocp_sys::winsock_starts == 0);
+    CHECK(iocp_backend::available().offered);
+    iocp_sys::plan(iocp_call::start_winsock, WSASYSNOTREADY);
+    CHECK(!iocp_backend::available().offered);
+    iocp_sys::plan(iocp_call::start_winsock, WSASYSNOTREADY);
+    CHECK(iocp_backend::listen({netio::loopback_ipv4(0), {}}, {}).status.why ==
+          netio::error::network_down);
+}
+
+TEST_CASE("iocp holds nothing when a call of listen or open_datagram fails") {
+    const iocp_held held;
+    netio::listen_options how;
+    how.socket.receive_bytes = 65536;
+    const iocp_call calls[] = {iocp_call::open_socket, iocp_call::set_non_blocking,
+                               iocp_call::setsockopt, iocp_call::bind, iocp_call::listen};
+    for (const iocp_call each : calls) {
+        iocp_sys::plan(each, WSAENOBUFS);
+        const netio::os_handle made = iocp_backend::listen({netio::loopback_ipv4(0), {}}, how);
+        CHECK(made.status.why == netio::error::kernel_memory_empty);
+        CHECK(made.status.os_code == WSAENOBUFS);
+        CHECK(made.handle == netio::no_handle);
+        if (each != iocp_call::listen) {
+            iocp_sys::plan(each, WSAENOBUFS);
+            CHECK(!iocp_backend::open_datagram(netio::loopback_ipv4(0), {}));
+        }
+    }
+    CHECK(iocp_sys::sockets == 0);
+}
+
+TEST_CASE("iocp refuses what Windows has not, rather than being silent about it") {
+    const iocp_held held;
+    const auto refused = [](auto set) {
+        netio::listen_options how;
+        set(how);
+        const netio::os_handle made = iocp_backend::listen({netio::loopback_ipv4(0), {}}, how);
+        return made.handle == netio::no_handle && made.status.why == netio::error::not_supported;
+    };
+    CHECK(refused([](auto& how) { how.reuse_port = true; }));
+    CHECK(refused([](auto& how) { how.defer_accept_s = 1; }));
+    CHECK(refused([](auto& how) { how.socket.quick_ack = true; }));
+    CHECK(refused([](auto& how) { how.socket.user_timeout_ms = 1; }));
+    CHECK(refused([](auto& how) { how.socket.dscp = 46; }));
+    CHECK(refused([](auto& how) { how.socket.bind_device = "eth0"; }));
+    netio::datagram_options shared;
+    shared.reuse_port = true;
+    CHECK(iocp_backend::open_datagram(netio::loopback_ipv4(0), shared).status.why ==
+          netio::error::not_supported);
+    CHECK(iocp_backend::listen({{}, "@abstract"}, {}).status.why == netio::error::not_supported);
+    CHECK(iocp_backend::listen({{}, std::string(200, 'x')}, {}).status.why ==
+          netio::error::path_too_long);
+}
+
+TEST_CASE("iocp lets nobody share a port it listens on") {
+    const iocp_held held;
+    iocp_world w;
+    const SOCKET thief = netio_test::plain::open(SOCK_STREAM);
+    const int on = 1;
+    ::setsockopt(thief, SOL_SOCKET, SO_REUSEADDR, reinterpret_cast<const char*>(&on), sizeof(on));
+    const sockaddr_in where =
+        netio_test::plain::address_of(iocp_backend::local_of(w.listener).value);
+    CHECK(::bind(thief, reinterpret_cast<const sockaddr*>(&where), sizeof(where)) != 0);
+    netio_test::plain::close(thief);
+}
+
+TEST_CASE("iocp holds nothing when a call of open, start_accept, connect or attach fails") {
+    const iocp_held held;
+    iocp_world w;
+    w.kernel.close();
+    for (const iocp_call each : {iocp_call::extension, iocp_call::open_socket, iocp_call::port}) {
+        const int before = iocp_sys::sockets;
+        iocp_sys::plan(each, WSAENOBUFS, each == iocp_call::extension ? 3 : 1);
+        if (each == iocp_call::open_socket) {
+            continue;  // an address family that is missing: the other one is tried
+        }
+        CHECK(w.open().why == netio::error::kernel_memory_empty);
+        CHECK(iocp_sys::sockets == before);
+    }
+    iocp_sys::reset();
+    REQUIRE(w.open());
+    const int before = iocp_sys::sockets;
+    for (const iocp_call each : {iocp_call::open_socket, iocp_call::bind, iocp_call::port,
+                                 iocp_call::connect}) {
+        iocp_sys::plan(each, WSAENOBUFS);
+        CHECK(w.kernel.start_connect({w.outside(), {}}, {}, token::of(0, 1)).why ==
+              netio::error::kernel_memory_empty);
+        CHECK(iocp_sys::sockets == before);
+    }
+    for (const int nth : {1, 4, 8}) {
+        iocp_sys::plan(iocp_call::accept, WSAENOBUFS, nth);
+        CHECK(w.kernel.start_accept(w.listener, token::of(0, 900)).why ==
+              netio::error::descriptors_empty);
+        CHECK(w.until([&] { return iocp_sys::sockets == before; }));
+    }
+}
+
+TEST_CASE("iocp tries again where a client was gone before it was accepted") {
+    const iocp_held held;
+    iocp_world w;
+    iocp_sys::plan(iocp_call::accept, WSAECONNRESET);
+    iocp_peer client;
+    iocp_join(w, token::of(0, 1), client);
+    CHECK(w.seen.size() == 1);
+}
+
+TEST_CASE("iocp reports a failed send, and a failed receive into memory, in the next wait") {
+    const iocp_held held;
+    iocp_world w;
+    iocp_peer client;
+    const token who = token::of(0, 1);
+    iocp_join(w, who, client);
+    iocp_sys::plan(iocp_call::send_overlapped, WSAENOBUFS);
+    w.send(who, netio::as_bytes(std::string_view("lost")));
+    std::array<std::byte, 8> place{};
+    REQUIRE(w.until([&] { return w.count(who) == 1; }));
+    CHECK(w.last(who, operation::send)->why == netio::error::kernel_memory_empty);
+    iocp_sys::plan(iocp_call::receive_overlapped, WSAECONNABORTED);
+    iocp_suite::receive_into(w, who, place);
+    REQUIRE(w.until([&] { return w.count(who) == 2; }));
+    CHECK(w.last(who, operation::receive)->why == netio::error::connection_aborted);
+}
+
+TEST_CASE("iocp waits for room where a datagram finds none, and skips errors of earlier ones") {
+    const iocp_held held;
+    iocp_world w;
+    const token one = token::of(0, 1), two = token::of(1, 1), socket = token::of(0, 7);
+    REQUIRE(w.kernel.start_receive_from(w.datagrams, socket));
+    iocp_sys::plan(iocp_call::send_to, WSAEWOULDBLOCK);
+    w.kernel.start_send_to(w.datagrams, one, netio::as_bytes(std::string_view("late")),
+                           w.udp_local());
+    CHECK(iocp_sys::of(iocp_call::send_to_overlapped) == 1);
+    CHECK(w.until([&] { return w.udp_arrived() == "late"; }));
+    CHECK(w.until([&] { return w.count(one, operation::send_to, event_kind::sent) == 1; }));
+    CHECK(w.last(one, operation::send_to)->byte_count == 4);
+    iocp_sys::plan(iocp_call::send_to, WSAECONNRESET);
+    w.kernel.start_send_to(w.datagrams, two, netio::as_bytes(std::string_view("again")),
+                           w.udp_local());
+    CHECK(w.until([&] { return w.udp_arrived() == "again"; }));
+    CHECK(w.until([&] { return w.count(two, operation::send_to, event_kind::sent) == 1; }));
+}
+
+TEST_CASE("iocp skips a port-unreachable and goes on receiving") {
+    const iocp_held held;
+    iocp_world w;
+    const token socket = token::of(0, 7);
+    REQUIRE(w.kernel.start_receive_from(w.datagrams, socket));
+    w.kernel.start_send_to(w.datagrams, token::of(0, 1),
+                           netio::as_bytes(std::string_view("nobody")), w.refusing());
+    iocp_sys::plan(iocp_call::receive_from_overlapped, WSAECONNRESET);
+    w.udp_send("one");
+    w.udp_send("two");
+    CHECK(w.until([&] { return w.datagram == "two"; }));
+    CHECK(w.count(socket, operation::receive_from, event_kind::failed) == 0);
+}
+
+TEST_CASE("iocp peeks for datagrams where the pool is scarce, and holds no buffer then") {
+    const iocp_held held;
+    iocp_world w;
+    const token socket = token::of(0, 7);
+    std::vector<std::uint32_t> taken;
+    while (w.pool.room(netio::side::input) > 1) {
+        taken.push_back(w.pool.take(netio::side::input));
+    }
+    REQUIRE(w.kernel.start_receive_from(w.datagrams, socket));
+    w.quiet();
+    CHECK(w.pool.room(netio::side::input) == 1);
+    for (const std::string& text : {std::string("hello"), std::string(), std::string("x")}) {
+        const std::uint32_t before = w.count(socket);
+        w.udp_send(text);
+        REQUIRE(w.until([&] { return w.count(socket) > before; }));
+        CHECK(w.datagram == text);
+        CHECK(w.last(socket, operation::receive_from)->peer == w.udp_local());
+    }
+    w.udp_send(std::string(w.buffer_bytes + 1, 'y'));
+    REQUIRE(w.until([&] { return w.count(socket) == 4; }));
+    CHECK(w.last(socket, operation::receive_from)->truncated);
+    taken.push_back(w.pool.take(netio::side::input));
+    w.udp_send("waits for a buffer");
+    w.quiet();
+    CHECK(w.count(socket) == 4);
+    for (const std::uint32_t each : taken) {
+        w.pool.give(each, netio::side::input, 0);
+    }
+    CHECK(w.until([&] { return w.datagram == "waits for a buffer"; }));
+}
+
+TEST_CASE("iocp cuts a send to what one operation may take and says so") {
+    const iocp_held held;
+    iocp_world w;
+    iocp_peer client;
+    const token who = token::of(0, 1);
+    iocp_join(w, who, client);
+    const std::string text = netio_test::conformance_pattern(400'000);
+    const netio::bytes slices[] = {netio::as_bytes(text).first(200'000),
+                                   netio::as_bytes(text).subspan(200'000)};
+    w.kernel.start_send(who, slices);
+    REQUIRE(w.until([&] {
+        client.arrived();
+        return iocp_suite::sent(w, who);
+    }));
+    CHECK(w.last(who, operation::send)->byte_count == 256 * 1024);
+    REQUIRE(iocp_reply(w, client, 256 * 1024));
+    CHECK(client.arrived() == text.substr(0, 256 * 1024));
+}
+
+TEST_CASE("iocp gives back every handle and buffer of connections that are reset") {
+    const iocp_held held;
+    iocp_world w;
+    const int before = iocp_sys::sockets;
+    for (std::uint32_t round = 1; round <= 100; ++round) {
+        const token who = token::of(round % 8, round);
+        iocp_peer client;
+        iocp_join(w, who, client);
+        w.kernel.start_receive(who, {}, 1000);
+        client.send("some");
+        round % 2 == 0 ? client.reset() : client.shutdown();
+        REQUIRE(w.until([&] { return w.receive_idle(who); }));
+        REQUIRE(iocp_suite::close(w, who, round % 3 == 0) == nullptr);
+        w.seen.clear();
+    }
+    CHECK(iocp_sys::sockets == before + static_cast<int>(netio::iocp::late_accepts_max));
+    CHECK(w.pool.in_use(netio::side::input) == 0);
+    CHECK(w.kernel.stale_count() == 0);
+}
+
+/// Two loops accept from one listener, the first one's port gets what belongs to both.
+TEST_CASE("iocp loops share a listener, whichever of them ends first") {
+    for (const bool owner_first : {true, false}) {
+        CAPTURE(owner_first);
+        const iocp_held held;
+        iocp_world first;
+        auto second = std::make_unique<netio_test::conformance_rig<iocp_backend>>();
+        REQUIRE(second->open());
+        const token acceptor = token::of(0, 900);
+        REQUIRE(first.kernel.start_accept(first.listener, acceptor));
+        REQUIRE(second->kernel.start_accept(first.listener, acceptor));
+        constexpr std::uint32_t clients_max = 3 * netio::iocp::late_accepts_max;
+        std::vector<iocp_peer> clients;
+        for (std::uint32_t at = 0; at < clients_max; ++at) {
+            clients.push_back(first.connect());
+        }
+        REQUIRE(first.until([&] {
+            second->turn(0);
+            return first.count(acceptor) + second->count(acceptor) == clients_max;
+        }));
+        CHECK(first.count(acceptor) != 0);
+        CHECK(second->count(acceptor) != 0);
+        first.close_accepted();
+        second->close_accepted();
+        if (owner_first) {
+            first.kernel.close();
+            continue;
+        }
+        std::atomic<bool> closed{false};
+        std::thread other([&] {
+            second->kernel.close();
+            closed = true;
+        });
+        while (!closed) {
+            first.turn();
+        }
+        other.join();
+    }
+}
+
+}  // namespace
+
+#endif
