@@ -29,6 +29,7 @@
 #include "tests/server_test.cpp"
 #include "tests/service_epoll_test.cpp"
 #include "tests/service_io_uring_test.cpp"
+#include "tests/service_iocp_test.cpp"
 #include "tests/service_kqueue_test.cpp"
 #include "tests/service_poll_test.cpp"
 #include "tests/simulator_test.cpp"

@@ -12,6 +12,11 @@
 #include <string_view>
 #include <utility>
 
+#if NETIO_HAS_IOCP
+#include "tests/sockets.hpp"
+
+#include <afunix.h>
+#else
 #include <arpa/inet.h>
 #include <cerrno>
 #include <dirent.h>
@@ -22,11 +27,59 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#endif
 
 namespace netio_test {
 
 /// What differs from system to system. Nothing in here allocates, but for `open_handles`.
 namespace client_os {
+
+#if NETIO_HAS_IOCP
+
+using socket_type = SOCKET;
+inline constexpr socket_type no_socket = INVALID_SOCKET;
+
+inline void start() noexcept { plain::begin(); }
+inline void close(socket_type of) noexcept { ::closesocket(of); }
+inline void set_non_blocking(socket_type of) noexcept { plain::set_non_blocking(of); }
+inline bool would_block() noexcept { return ::WSAGetLastError() == WSAEWOULDBLOCK; }
+inline bool was_reset() noexcept {
+    const int why = ::WSAGetLastError();
+    return why == WSAECONNRESET || why == WSAECONNABORTED || why == WSAESHUTDOWN;
+}
+inline long process_number() noexcept { return static_cast<long>(::GetCurrentProcessId()); }
+inline socket_type open(int family, int type) noexcept {
+    return ::WSASocketW(family, type, 0, nullptr, 0,
+                        WSA_FLAG_OVERLAPPED | WSA_FLAG_NO_HANDLE_INHERIT);
+}
+inline std::int64_t send(socket_type to, std::string_view text) noexcept {
+    return plain::send(to, text);
+}
+inline std::int64_t receive(socket_type from, char* into, std::size_t count) noexcept {
+    return plain::receive(from, into, count);
+}
+inline void reset_at_close(socket_type of) noexcept {
+    const linger at_once{1, 0};
+    ::setsockopt(of, SOL_SOCKET, SO_LINGER, reinterpret_cast<const char*>(&at_once),
+                 sizeof(at_once));
+}
+inline void set_receive_bytes(socket_type of, int count) noexcept {
+    ::setsockopt(of, SOL_SOCKET, SO_RCVBUF, reinterpret_cast<const char*>(&count), sizeof(count));
+}
+inline bool wait_readable(netio::socket_handle handle, int ms) noexcept {
+    return plain::readable(static_cast<SOCKET>(handle), ms);
+}
+inline std::size_t open_handles() noexcept {
+    DWORD count = 0;
+    ::GetProcessHandleCount(::GetCurrentProcess(), &count);
+    return count;
+}
+inline std::string unix_name(const char* of) {
+    return "netio-" + std::string(of) + "-" + std::to_string(process_number());
+}
+inline void remove_unix_name(const std::string& name) noexcept { ::DeleteFileA(name.c_str()); }
+
+#else
 
 using socket_type = int;
 inline constexpr socket_type no_socket = -1;
@@ -107,6 +160,8 @@ inline void remove_unix_name(const std::string& name) noexcept {
         ::unlink(name.c_str());
     }
 }
+
+#endif
 
 }  // namespace client_os
 

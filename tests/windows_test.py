@@ -21,7 +21,7 @@ import tap
 COMPILER = "x86_64-w64-mingw32-g++-posix"
 ROOT = programs.ROOT
 BUILD = programs.BUILD
-STRICT = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wundef", "-Werror",
+STRICT = ["-std=c++20", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wundef", "-Werror",
           "-I.", "-static"]
 BARE = ["-fno-exceptions", "-fno-rtti"]
 ALLOCATES = re.compile(r"^(malloc|calloc|realloc|free|_aligned_malloc|strdup|_Zn[wa].*|_Zd[la].*)$")
@@ -29,7 +29,8 @@ LONG = os.environ.get("NETIO_LONG") == "1"
 SUITES = {
     "the contract's suite and what only completion ports show":
         ["conformance_iocp_test", "iocp_test"],
-    "the server and PROXY tests":
+    "the service's suite": ["service_iocp_test"],
+    "the server and PROXY tests over the simulator":
         ["server_test", "server_rules_test", "server_proxy_test", "proxy_test"],
 }
 
