@@ -13,6 +13,8 @@
 #include <ws2tcpip.h>
 
 #include <windows.h>
+#undef near  // names that a test may want
+#undef far
 #else
 #include <cerrno>
 #include <fcntl.h>

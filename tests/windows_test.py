@@ -228,11 +228,11 @@ def greet_through(front):
 
 
 def open_and_reset(port, count):
+    """Every eighth at once: it may be gone before it is accepted. The others after an echo."""
     for at in range(count):
         with programs.connect(port) as client:
-            if at % 4 != 0:
+            if at % 8 != 0:
                 client.sendall(b"x" * 64)
-            if at % 4 == 2:
                 client.recv(64)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
@@ -263,8 +263,9 @@ def run_resets():
         tell(port, b"done")
         line = running.wait_line("resets: opened") or "no last line"
     found = re.search(r"opened (\d+), closed (\d+), (.*)", line)
-    good = (found is not None and found[1] == found[2] and int(found[1]) > count * 9 // 10 and
-            found[3] == "handles +0, heap +0, connections 0, input buffers 0, output buffers 0")
+    good = (found is not None and found[1] == found[2] and int(found[1]) >= count * 7 // 8 and
+            found[3] == "handles +0, heap +0, connections 0, input buffers 0, output buffers 0, "
+                        "accept errors 0")
     tap.check(f"windows: {count} connections opened and reset leave nothing", good, line)
     print(f"# report: windows: {count} clients, {line}")
 

@@ -63,10 +63,11 @@ struct counting_echo {
         } else {
             const netio::server_stats now = server->stats();
             std::printf("resets: opened %u, closed %u, handles %+ld, heap %+lld, connections %u, "
-                        "input buffers %u, output buffers %u\n",
+                        "input buffers %u, output buffers %u, accept errors %llu\n",
                         opened, closed, static_cast<long>(handle_count() - handles_before),
                         static_cast<long long>(heap_bytes() - heap_before), now.pools[0].in_use,
-                        now.pools[1].in_use, now.pools[2].in_use);
+                        now.pools[1].in_use, now.pools[2].in_use,
+                        static_cast<unsigned long long>(now.counts.accept_errors));
             server->stop();
         }
         std::fflush(stdout);
