@@ -209,8 +209,13 @@ struct iocp_listener {
     iocp_accept accepts[iocp_accepts_max];
 };
 
+/// A datagram that is cut ends a receive at once, and systems differ in whether a completion comes
+/// all the same: so the next receive uses another operation, and a completion of the last is stale.
+inline constexpr std::uint32_t iocp_datagram_ops = 4;
+
 struct iocp_datagram_socket {
-    iocp_shared_operation shared;
+    iocp_shared_operation ops[iocp_datagram_ops];
+    std::uint32_t op;  // the one that is used now
     windows::socket_type socket;
     std::uint32_t generation;
     std::uint32_t flags;
@@ -524,7 +529,7 @@ public:
         const std::uint32_t id = datagram_kind | (who.index() + 1);
         at.flags |= closing;
         if ((at.flags & receive_in_kernel) != 0) {
-            Sys::cancel(at.socket, &at.shared.op);
+            Sys::cancel(at.socket, &at.ops[at.op].op);
             return;
         }
         if ((at.flags & starved) != 0) {
@@ -1287,19 +1292,20 @@ private:
             at.receive_flags = 0;
             into = {pool_->buffer_bytes(), reinterpret_cast<char*>(pool_->data(buffer))};
         }
-        at.shared = {{}, port_};
+        at.ops[at.op] = {{}, port_};
         at.peer_bytes = sizeof(at.peer);
         unsigned long got = 0;
         const int code =
             Sys::receive_from_overlapped(at.socket, into, got, at.receive_flags, &at.peer,
-                                         at.peer_bytes, &at.shared.op);
+                                         at.peer_bytes, &at.ops[at.op].op);
         if (code == 0 || code == detail::windows::operation_pending) {
             at.flags |= receive_in_kernel;
             ++outstanding_count_;
             return;
         }
-        // Ended at once without a completion: a datagram that did not fit is there to be read, and
-        // an error is that of an earlier send. The peek has left it there, the receive has not.
+        // Ended at once: a datagram that did not fit is there, or an error of an earlier send is
+        // to be skipped. A peek has left the datagram in the socket, a receive has not.
+        at.op = (at.op + 1) % detail::iocp_datagram_ops;
         at.flags |= code == detail::windows::message_too_long ? result_received : 0;
         link(datagram_kind | (index + 1));
     }
@@ -1317,7 +1323,7 @@ private:
         const auto index = static_cast<std::uint32_t>(offset / sizeof(datagram_socket));
         NETIO_ASSERT(index < sizes_.datagram_sockets);
         datagram_socket& at = datagram_sockets_[index];
-        if ((at.flags & receive_in_kernel) == 0) {
+        if ((at.flags & receive_in_kernel) == 0 || what.operation != &at.ops[at.op].op) {
             ++stale_count_;
             return;
         }
@@ -1540,7 +1546,7 @@ private:
         for (std::uint32_t index = 0; index < sizes_.datagram_sockets; ++index) {
             datagram_socket& at = datagram_sockets_[index];
             if ((at.flags & receive_in_kernel) != 0) {
-                Sys::cancel(at.socket, &at.shared.op);
+                Sys::cancel(at.socket, &at.ops[at.op].op);
             }
         }
         for (std::uint32_t index = 0; index < sizes_.datagram_sends; ++index) {
@@ -1604,12 +1610,27 @@ private:
                 return;
             }
         }
+        if (what.key == key_datagram && !is_awaited(what)) {
+            return;
+        }
         --outstanding_count_;
         if (what.key == key_listener) {
             accept_slot& mine = *reinterpret_cast<accept_slot*>(what.operation);
             mine.outstanding = false;
             detail::close_one_socket<Sys>(mine.socket, code_of(what) == 0);
         }
+    }
+
+    /// A send's always is; a receive's unless it ended at once before.
+    bool is_awaited(const detail::windows::completion& what) const noexcept {
+        const auto* const at_op = reinterpret_cast<const std::byte*>(what.operation);
+        if (at_op >= reinterpret_cast<const std::byte*>(datagram_sends_)) {
+            return true;
+        }
+        const auto offset = static_cast<std::size_t>(
+            at_op - reinterpret_cast<const std::byte*>(datagram_sockets_));
+        const datagram_socket& at = datagram_sockets_[offset / sizeof(datagram_socket)];
+        return (at.flags & receive_in_kernel) != 0 && what.operation == &at.ops[at.op].op;
     }
 
     /// Buffers that were posted with a receive; after `discard` nobody writes to them any more.

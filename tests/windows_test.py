@@ -34,6 +34,14 @@ SUITES = {
         ["server_test", "server_rules_test", "server_proxy_test", "proxy_test"],
 }
 
+# What Wine does otherwise than Windows, and what of the service's suite it therefore cannot show.
+WINE_HAS_NOT = {
+    "leak*": "connections that are reset before their accept are never accepted",
+    "wiping*": "the same",
+    "PROXY vectors in two parts*": "a reset is told as an end where another socket is in TIME_WAIT",
+    "PROXY vectors headers of*": "the same",
+}
+
 ENVIRONMENT = {**os.environ, "WINEPREFIX": str(BUILD / "wine"), "WINEDEBUG": "-all"}
 
 HAPROXY = """\
@@ -59,7 +67,7 @@ def compile_with(words, output):
     return None if done.returncode == 0 else done.stderr or "no reason given"
 
 
-def wine(program, *arguments, seconds=300):
+def wine(program, *arguments, seconds=500):
     return subprocess.run(["wine", str(program), *arguments], cwd=BUILD, env=ENVIRONMENT,
                           text=True, capture_output=True, timeout=seconds)
 
@@ -128,7 +136,11 @@ def run_suite(name, files):
             return
     program = BUILD / f"{files[0]}.exe"
     said = compile_with(["-static", *objects, "-lws2_32"], program)
-    done = wine(program) if said is None else None
+    left_out = WINE_HAS_NOT if "service_iocp_test" in files else {}
+    for pattern, why in left_out.items():
+        tap.skip(f"windows: {name}: {pattern}", f"under Wine {why}")
+    chosen = ["-tce=" + ",".join(left_out)] if left_out else []
+    done = wine(program, *chosen) if said is None else None
     counts = re.search(r"test cases: *(\d+) \| *(\d+) passed \| *(\d+) failed",
                        done.stdout if done else "")
     good = done is not None and done.returncode == 0 and counts is not None
@@ -228,10 +240,10 @@ def greet_through(front):
 
 
 def open_and_reset(port, count):
-    """Every eighth at once: it may be gone before it is accepted. The others after an echo."""
-    for at in range(count):
+    """So many after an echo, and beside them some at once: those may be gone before an accept."""
+    for at in range(count + count // 8):
         with programs.connect(port) as client:
-            if at % 8 != 0:
+            if at < count:
                 client.sendall(b"x" * 64)
                 client.recv(64)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -263,11 +275,11 @@ def run_resets():
         tell(port, b"done")
         line = running.wait_line("resets: opened") or "no last line"
     found = re.search(r"opened (\d+), closed (\d+), (.*)", line)
-    good = (found is not None and found[1] == found[2] and int(found[1]) >= count * 7 // 8 and
+    good = (found is not None and found[1] == found[2] and int(found[1]) >= count and
             found[3] == "handles +0, heap +0, connections 0, input buffers 0, output buffers 0, "
                         "accept errors 0")
     tap.check(f"windows: {count} connections opened and reset leave nothing", good, line)
-    print(f"# report: windows: {count} clients, {line}")
+    print(f"# report: windows: {line}")
 
 
 def main():
