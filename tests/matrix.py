@@ -88,7 +88,10 @@ COLUMNS = (
     Column("iocp, Wine", "iocp", ("x86_64-w64-mingw32-g++-posix", "-static", "-lws2_32"),
            run=("wine",), endings=("iocp",),
            files=("conformance_iocp", "iocp", "service_iocp", "server", "server_rules",
-                  "server_proxy", "proxy")),
+                  "server_proxy", "proxy"),
+           left_out="leak*,wiping*,PROXY vectors in two parts*,PROXY vectors headers of*",
+           why="Wine never accepts a connection that was reset before, and tells some resets as ends"
+               " (tests/windows_test.py)"),
     Column("i686", "i686", ("i686-linux-gnu-g++", *WIRE), run=("qemu-i386",),
            apart="*thread*", left_out="epoll sends 8 MiB to a slow reader*",
            why=CRASHES),
@@ -107,19 +110,19 @@ class Unavailable(Exception):
 
 def command_of(column):
     """The compiler's words; zig comes from where tests/zig.sh put it."""
-    if column.build[0] != "zig":
-        for tool in (column.build[0], *column.run[:1]):
-            if not shutil.which(tool):
-                raise Unavailable(f"{tool} is not installed")
-        return list(column.build)
-    found = subprocess.run([ROOT / "tests/zig.sh"], text=True, capture_output=True)
-    if found.returncode != 0:
-        raise Unavailable(found.stderr.strip())
-    # It does not look into this system's folders, where doctest is.
+    # Compilers that don't look into this system's folders find doctest, and nothing else, here.
     include = BUILD / "include"
     include.mkdir(exist_ok=True)
     if not (include / "doctest").exists():
         (include / "doctest").symlink_to("/usr/include/doctest")
+    if column.build[0] != "zig":
+        for tool in (column.build[0], *column.run[:1]):
+            if not shutil.which(tool):
+                raise Unavailable(f"{tool} is not installed")
+        return [*column.build, "-isystem", str(include)]
+    found = subprocess.run([ROOT / "tests/zig.sh"], text=True, capture_output=True)
+    if found.returncode != 0:
+        raise Unavailable(found.stderr.strip())
     return [found.stdout.strip(), "c++", *column.build[1:], "-isystem", str(include)]
 
 
@@ -181,8 +184,8 @@ def cases_of(said):
 
 def run_once(column, program, *filters):
     seconds = int(os.environ.get("NETIO_MATRIX_SECONDS", "1500"))
-    environment = {**os.environ, "WINEDEBUG": "-all"}
-    if column.run:
+    environment = {**os.environ, "WINEDEBUG": "-all", "WINEPREFIX": str(BUILD / "wine")}
+    if column.run and column.run[0] != "wine":
         environment["NETIO_EMULATED"] = "1"
     name = BUILD / f"{column.program}.xml"
     with open(name, "w", encoding="utf-8") as out:
