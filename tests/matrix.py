@@ -90,8 +90,8 @@ COLUMNS = (
            files=("conformance_iocp", "iocp", "service_iocp", "server", "server_rules",
                   "server_proxy", "proxy"),
            left_out="leak*,wiping*,PROXY vectors in two parts*,PROXY vectors headers of*",
-           why="Wine never accepts a connection that was reset before, and tells some resets as ends"
-               " (tests/windows_test.py)"),
+           why="Wine never accepts a connection that was reset before, and tells some resets as "
+               "ends (tests/windows_test.py)"),
     Column("i686", "i686", ("i686-linux-gnu-g++", *WIRE), run=("qemu-i386",),
            apart="*thread*", left_out="epoll sends 8 MiB to a slow reader*",
            why=CRASHES),
