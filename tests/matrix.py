@@ -141,7 +141,7 @@ def unit_of(column, names):
 
 
 def build(column, names):
-    program = BUILD / column.program
+    program = BUILD / (column.program + (".exe" if "wine" in column.run else ""))
     words = command_of(column)
     libraries = [word for word in words if word.startswith("-l")]
     words = [word for word in words if word not in libraries]
