@@ -87,7 +87,7 @@ COLUMNS = (
     Column("poll", "native", NATIVE, endings=("poll",), as_in="epoll", allocations="poll"),
     Column("iocp, Wine", "iocp", ("x86_64-w64-mingw32-g++-posix", "-static", "-lws2_32"),
            run=("wine",), endings=("iocp",),
-           files=("conformance_iocp", "iocp", "service_iocp", "server", "server_rules",
+           files=("iocp", "conformance_iocp", "service_iocp", "server", "server_rules",
                   "server_proxy", "proxy"),
            left_out="leak*,wiping*,PROXY vectors in two parts*,PROXY vectors headers of*",
            why="Wine never accepts a connection that was reset before, and tells some resets as "
