@@ -134,8 +134,9 @@ def unit_of(column, names):
     if not there:
         raise Unavailable("its tests are not here")
     unit = BUILD / f"{column.program}.cpp"
-    unit.write_text('#include "tests/main.cpp"\n' +
-                    "".join(f'#include "tests/{name}_test.cpp"\n' for name in there),
+    # doctest's main last: on Windows it brings the system's macros, and a test looks for those.
+    names = [*(f"{name}_test" for name in there), "main"]
+    unit.write_text("".join(f'#include "tests/{name}.cpp"\n' for name in names),
                     encoding="utf-8")
     return str(unit)
 
