@@ -216,9 +216,7 @@ struct service_memory {
                        w.server().stats().counts.datagrams_in == round * 10;
             }));
         }
-        // Of ten six; fewer where a turn takes milliseconds, as under an emulator: this clock
-        // hurries, and the preface's deadline ends those first.
-        CHECK(w.server().stats().counts.opened >= rounds);
+        CHECK(w.server().stats().counts.opened >= rounds * 4);
         CHECK((marker_place(w.memory.all()) == std::string_view::npos) == wiping);
     }
 

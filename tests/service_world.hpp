@@ -16,19 +16,22 @@ struct service_offers {
     bool unix_streams = true;
 };
 
-/// The backend as the suite runs it: in a case time may run many times as fast (deadlines of their
-/// true length, real waits), and one case plants a fault. Else it adds nothing.
+/// The backend as the suite runs it: in a case time may jump where nothing else happens (deadlines
+/// keep their length), and one case plants a fault. Else it adds nothing.
 template <class Backend>
 struct service_kernel : Backend {
-    static inline std::uint32_t times = 1;  // as fast
+    static inline std::uint64_t skip_ns = 0;  // the jump of a wait that found nothing
+    static inline std::uint64_t skipped_ns = 0;
     static inline bool forgets = false;     // attaches no connection and does not close its handle
     static inline netio::socket_handle forgotten = netio::no_handle;
 
-    std::uint64_t now_ns() const noexcept { return Backend::now_ns() * times; }
+    std::uint64_t now_ns() const noexcept { return Backend::now_ns() + skipped_ns; }
     std::uint32_t wait(std::span<netio::event> out, std::uint64_t timeout_ns) noexcept {
-        const bool forever = timeout_ns == netio::forever_ns;
-        const std::uint64_t shorter = timeout_ns / times + (timeout_ns % times != 0 ? 1 : 0);
-        return Backend::wait(out, forever ? netio::forever_ns : shorter);
+        constexpr std::uint64_t glance_ns = 1'000'000;
+        const bool may_skip = skip_ns != 0 && timeout_ns >= glance_ns;
+        const std::uint32_t count = Backend::wait(out, may_skip ? glance_ns : timeout_ns);
+        skipped_ns += may_skip && count == 0 ? skip_ns : 0;
+        return count;
     }
     netio::os_status attach(netio::socket_handle handle, netio::token who) noexcept {
         if (forgets) {
@@ -72,8 +75,9 @@ inline std::string service_pattern(std::size_t count, std::uint32_t seed = 1) {
 /// Turns that a case may take before it has failed; each waits at most a millisecond.
 inline constexpr int service_turns_max = 10'000;
 
-/// How fast time runs where deadlines are waited for: a minute takes 60 ms.
-inline constexpr std::uint32_t service_hurry = 1000;
+/// Where deadlines are waited for: a second for each millisecond in which nothing happens. So it is
+/// events that decide, not how fast a machine is.
+inline constexpr std::uint64_t service_hurry = 1'000'000'000;
 
 template <class Backend>
 class service_world {
@@ -81,9 +85,9 @@ public:
     using kernel = service_kernel<Backend>;
     using server_type = netio::server<scripted, kernel, netio::allow_all, remembering>;
 
-    explicit service_world(const netio::limits& chosen = service_limits, std::uint32_t times = 1)
+    explicit service_world(const netio::limits& chosen = service_limits, std::uint64_t skip_ns = 0)
         : sizes_(chosen), memory(netio::bytes_needed<kernel>(chosen)) {
-        kernel::times = times;
+        kernel::skip_ns = skip_ns;
         client_os::start();
         handles_before_ = client_os::open_handles();
         server_.emplace(netio::storage_view{memory.all(), sizes_}, handler, events);
@@ -94,7 +98,7 @@ public:
     ~service_world() {
         check_nothing_held();
         server_.reset();
-        kernel::times = 1;
+        kernel::skip_ns = 0;
         CHECK((!checks_handles || client_os::open_handles() == handles_before_));
     }
 
@@ -116,7 +120,7 @@ public:
             if (done()) {
                 return true;
             }
-            server_->run_once(kernel::times);
+            server_->run_once(1);
         }
         return done();
     }
@@ -142,7 +146,7 @@ public:
     /// Stops, and finds every pool full.
     void check_nothing_held() {
         server_->stop();
-        for (int turn = 0; turn < service_turns_max && server_->run_once(kernel::times); ++turn) {
+        for (int turn = 0; turn < service_turns_max && server_->run_once(1); ++turn) {
         }
         const netio::server_stats stats = server_->stats();
         CHECK(stats.open == 0);
