@@ -126,19 +126,19 @@ def command_of(column):
     return [found.stdout.strip(), "c++", *column.build[1:], "-isystem", str(include)]
 
 
-def unit_of(column, names):
-    """The one file to compile: tests/all.cpp, or the same of fewer tests."""
+def units_of(column, names):
+    """What to compile: tests/all.cpp, or the same of fewer tests and doctest's main.
+
+    The main stands alone: on Windows it brings the system's macros, and a test looks for those."""
     if not names:
-        return "tests/all.cpp"
+        return ["tests/all.cpp"]
     there = [name for name in names if (ROOT / f"tests/{name}_test.cpp").exists()]
     if not there:
         raise Unavailable("its tests are not here")
     unit = BUILD / f"{column.program}.cpp"
-    # doctest's main last: on Windows it brings the system's macros, and a test looks for those.
-    names = [*(f"{name}_test" for name in there), "main"]
-    unit.write_text("".join(f'#include "tests/{name}.cpp"\n' for name in names),
+    unit.write_text("".join(f'#include "tests/{name}_test.cpp"\n' for name in there),
                     encoding="utf-8")
-    return str(unit)
+    return [str(unit), "tests/main.cpp"]
 
 
 def build(column, names):
@@ -146,8 +146,8 @@ def build(column, names):
     words = command_of(column)
     libraries = [word for word in words if word.startswith("-l")]
     words = [word for word in words if word not in libraries]
-    done = subprocess.run([*words, "-std=c++20", "-I.", unit_of(column, names), "-o", str(program),
-                           *libraries], cwd=ROOT, text=True, stdin=subprocess.DEVNULL,
+    done = subprocess.run([*words, "-std=c++20", "-I.", *units_of(column, names), "-o",
+                           str(program), *libraries], cwd=ROOT, text=True, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     (BUILD / f"{column.program}.log").write_text(done.stdout, encoding="utf-8")
     if done.returncode != 0:
