@@ -186,6 +186,16 @@ static_assert(sizeof(iocp_connection) <= 128, "the budget of a connection in thi
 struct iocp_shared_operation {
     windows::overlapped op;  // first: the port gives its address back
     void* home;
+
+    /// Whether it is the kernel's is read from its status: a packet may be of an earlier use.
+    void begin(void* of) noexcept {
+        op = {};
+        op.status = windows::status_pending;
+        home = of;
+    }
+    bool ended() const noexcept {
+        return static_cast<std::uint32_t>(op.status) != windows::status_pending;
+    }
 };
 
 inline constexpr std::uint32_t iocp_accepts_max = 8;
@@ -209,13 +219,8 @@ struct iocp_listener {
     iocp_accept accepts[iocp_accepts_max];
 };
 
-/// A datagram that is cut ends a receive at once, and systems differ in whether a completion comes
-/// all the same: so the next receive uses another operation, and a completion of the last is stale.
-inline constexpr std::uint32_t iocp_datagram_ops = 4;
-
 struct iocp_datagram_socket {
-    iocp_shared_operation ops[iocp_datagram_ops];
-    std::uint32_t op;  // the one that is used now
+    iocp_shared_operation shared;
     windows::socket_type socket;
     std::uint32_t generation;
     std::uint32_t flags;
@@ -529,7 +534,7 @@ public:
         const std::uint32_t id = datagram_kind | (who.index() + 1);
         at.flags |= closing;
         if ((at.flags & receive_in_kernel) != 0) {
-            Sys::cancel(at.socket, &at.ops[at.op].op);
+            Sys::cancel(at.socket, &at.shared.op);
             return;
         }
         if ((at.flags & starved) != 0) {
@@ -1292,20 +1297,20 @@ private:
             at.receive_flags = 0;
             into = {pool_->buffer_bytes(), reinterpret_cast<char*>(pool_->data(buffer))};
         }
-        at.ops[at.op] = {{}, port_};
+        at.shared.begin(port_);
         at.peer_bytes = sizeof(at.peer);
         unsigned long got = 0;
         const int code =
             Sys::receive_from_overlapped(at.socket, into, got, at.receive_flags, &at.peer,
-                                         at.peer_bytes, &at.ops[at.op].op);
+                                         at.peer_bytes, &at.shared.op);
         if (code == 0 || code == detail::windows::operation_pending) {
             at.flags |= receive_in_kernel;
             ++outstanding_count_;
             return;
         }
         // Ended at once: a datagram that did not fit is there, or an error of an earlier send is
-        // to be skipped. A peek has left the datagram in the socket, a receive has not.
-        at.op = (at.op + 1) % detail::iocp_datagram_ops;
+        // to be skipped. A peek has left the datagram in the socket, a receive has not. For one
+        // that did not fit the kernel posts a packet all the same: it comes when it comes.
         at.flags |= code == detail::windows::message_too_long ? result_received : 0;
         link(datagram_kind | (index + 1));
     }
@@ -1323,7 +1328,9 @@ private:
         const auto index = static_cast<std::uint32_t>(offset / sizeof(datagram_socket));
         NETIO_ASSERT(index < sizes_.datagram_sockets);
         datagram_socket& at = datagram_sockets_[index];
-        if ((at.flags & receive_in_kernel) == 0 || what.operation != &at.ops[at.op].op) {
+        // Of a receive that ended at once, so this one is the kernel's still, or is over as the
+        // block says, whichever packet it was that came.
+        if ((at.flags & receive_in_kernel) == 0 || !at.shared.ended()) {
             ++stale_count_;
             return;
         }
@@ -1331,7 +1338,7 @@ private:
         --outstanding_count_;
         const auto status = static_cast<std::uint32_t>(what.operation->status);
         datagram_arrived(at, index, code_of(what), status == detail::windows::status_cut,
-                         what.byte_count, to);
+                         static_cast<std::uint32_t>(what.operation->byte_count), to);
     }
 
     void datagram_arrived(datagram_socket& at, std::uint32_t index, int code, bool is_cut,
@@ -1546,7 +1553,7 @@ private:
         for (std::uint32_t index = 0; index < sizes_.datagram_sockets; ++index) {
             datagram_socket& at = datagram_sockets_[index];
             if ((at.flags & receive_in_kernel) != 0) {
-                Sys::cancel(at.socket, &at.ops[at.op].op);
+                Sys::cancel(at.socket, &at.shared.op);
             }
         }
         for (std::uint32_t index = 0; index < sizes_.datagram_sends; ++index) {
@@ -1610,7 +1617,7 @@ private:
                 return;
             }
         }
-        if (what.key == key_datagram && !is_awaited(what)) {
+        if (what.key == key_datagram && !was_awaited(what)) {
             return;
         }
         --outstanding_count_;
@@ -1621,16 +1628,18 @@ private:
         }
     }
 
-    /// A send's always is; a receive's unless it ended at once before.
-    bool is_awaited(const detail::windows::completion& what) const noexcept {
+    /// A send's always is; a receive's unless it ended at once before. Only once.
+    bool was_awaited(const detail::windows::completion& what) noexcept {
         const auto* const at_op = reinterpret_cast<const std::byte*>(what.operation);
         if (at_op >= reinterpret_cast<const std::byte*>(datagram_sends_)) {
             return true;
         }
         const auto offset = static_cast<std::size_t>(
             at_op - reinterpret_cast<const std::byte*>(datagram_sockets_));
-        const datagram_socket& at = datagram_sockets_[offset / sizeof(datagram_socket)];
-        return (at.flags & receive_in_kernel) != 0 && what.operation == &at.ops[at.op].op;
+        datagram_socket& at = datagram_sockets_[offset / sizeof(datagram_socket)];
+        const bool awaited = (at.flags & receive_in_kernel) != 0 && at.shared.ended();
+        at.flags &= awaited ? ~receive_in_kernel : ~0u;
+        return awaited;
     }
 
     /// Buffers that were posted with a receive; after `discard` nobody writes to them any more.

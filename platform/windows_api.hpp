@@ -196,7 +196,8 @@ inline constexpr int handles_empty = 10024;
 inline constexpr int destination_missing = 10039;
 inline constexpr int operation_aborted = 995;
 
-// Answers of operations: an NTSTATUS that says "done, with a remark", and one that says "gone".
+// Answers of operations: an NTSTATUS that says "not yet", "done, with a remark", and "gone".
+inline constexpr std::uint32_t status_pending = 0x00000103;
 inline constexpr std::uint32_t status_cut = 0x80000005;
 inline constexpr std::uint32_t status_cancelled = 0xC0000120;
 

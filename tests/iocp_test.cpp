@@ -81,6 +81,7 @@ static_assert(windows::network_reset == WSAENETRESET && windows::not_connected =
 static_assert(windows::destination_missing == WSAEDESTADDRREQ);
 static_assert(windows::parameter_wrong == ERROR_INVALID_PARAMETER);
 static_assert(windows::backlog_max == SOMAXCONN);
+static_assert(windows::status_pending == static_cast<std::uint32_t>(STATUS_PENDING));
 
 // ---- calls, counted
 
@@ -101,6 +102,33 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     static inline int fail_at = 0;  // the n-th such call from now fails
     static inline int fail_code = 0;
     static inline bool never_skips = false;
+    // As Windows does: a datagram that does not fit ends the receive at once, and yet a packet is
+    // posted. Here those are kept until `post_late` lets them go.
+    static inline bool cuts_at_once = false;
+    static inline std::vector<std::pair<overlapped*, std::uint32_t>> late;
+    static inline void* newest_port = nullptr;
+
+    static void post_late() {
+        for (const auto& [op, byte_count] : late) {
+            real::post(newest_port, byte_count, 4, op);
+        }
+        late.clear();
+    }
+    static bool cut_at_once(socket_type from, slice into, unsigned long flags, void* peer,
+                            int& size, overlapped* op) noexcept {
+        static char all[65536];
+        const int there = ::recvfrom(from, all, sizeof(all), MSG_PEEK, nullptr, nullptr);
+        if (!cuts_at_once || there <= static_cast<int>(into.byte_count)) {
+            return false;
+        }
+        ::recvfrom(from, all, sizeof(all), static_cast<int>(flags), static_cast<sockaddr*>(peer),
+                   &size);
+        std::memcpy(into.from, all, into.byte_count);
+        op->status = windows::status_cut;
+        op->byte_count = into.byte_count;
+        late.emplace_back(op, static_cast<std::uint32_t>(into.byte_count));
+        return true;
+    }
 
     static bool enter(iocp_call which) noexcept {
         ++counts[static_cast<int>(which)];
@@ -122,6 +150,8 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
         }
         fail_call = iocp_call::count_;
         never_skips = false;
+        cuts_at_once = false;
+        late.clear();
     }
     static int of(iocp_call which) { return counts[static_cast<int>(which)]; }
     static int total() {
@@ -195,6 +225,9 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     static int receive_from_overlapped(socket_type from, slice into, unsigned long& got,
                                        unsigned long& flags, void* peer, int& size,
                                        overlapped* op) noexcept {
+        if (cuts_at_once && cut_at_once(from, into, flags, peer, size, op)) {
+            return WSAEMSGSIZE;
+        }
         return enter(iocp_call::receive_from_overlapped)
                    ? real::receive_from_overlapped(from, into, got, flags, peer, size, op)
                    : fail_code;
@@ -230,7 +263,9 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
         return enter(iocp_call::send_to) ? real::send_to(to, from, count, peer, size) : -1;
     }
     static void* port(void* what, void* to, std::uint32_t key) noexcept {
-        return enter(iocp_call::port) ? real::port(what, to, key) : nullptr;
+        void* const made = enter(iocp_call::port) ? real::port(what, to, key) : nullptr;
+        newest_port = to == nullptr ? made : newest_port;
+        return made;
     }
     static bool skip_on_success(socket_type of) noexcept {
         return enter(iocp_call::skip) && !never_skips && real::skip_on_success(of);
@@ -584,6 +619,89 @@ TEST_CASE("iocp peeks for datagrams where the pool is scarce, and holds no buffe
         w.pool.give(each, netio::side::input, 0);
     }
     CHECK(w.until([&] { return w.datagram == "waits for a buffer"; }));
+}
+
+/// The pool has one buffer left, so datagrams are peeked at.
+struct iocp_scarce {
+    explicit iocp_scarce(iocp_world& of) : w(of) {
+        while (w.pool.room(netio::side::input) > 1) {
+            taken.push_back(w.pool.take(netio::side::input));
+        }
+    }
+    ~iocp_scarce() {
+        for (const std::uint32_t each : taken) {
+            w.pool.give(each, netio::side::input, 0);
+        }
+    }
+    iocp_world& w;
+    std::vector<std::uint32_t> taken;
+};
+
+/// More of them than any number of blocks in turn would tell apart.
+TEST_CASE("iocp takes late packets of receives that ended at once for nothing") {
+    const iocp_held held;
+    iocp_world w;
+    const iocp_scarce few(w);
+    const token socket = token::of(0, 7);
+    iocp_sys::cuts_at_once = true;
+    REQUIRE(w.kernel.start_receive_from(w.datagrams, socket));
+    constexpr std::uint32_t rounds = 8;
+    for (std::uint32_t round = 1; round <= rounds; ++round) {
+        w.udp_send("one");
+        w.udp_send("two");
+        REQUIRE(w.until([&] { return w.count(socket) == 2 * round; }));
+        CHECK(w.datagram == "two");
+    }
+    const std::size_t packets = iocp_sys::late.size();
+    REQUIRE(packets >= rounds);
+    w.quiet();
+    const int armed = iocp_sys::of(iocp_call::receive_from_overlapped);
+    iocp_sys::post_late();
+    w.quiet();
+    CHECK(w.count(socket) == 2 * rounds);
+    CHECK(w.kernel.stale_count() == packets);
+    CHECK(iocp_sys::of(iocp_call::receive_from_overlapped) == armed);
+    w.udp_send("last");
+    CHECK(w.until([&] { return w.datagram == "last"; }));
+}
+
+TEST_CASE("iocp gives a socket that receives again no packet of what it received before") {
+    const iocp_held held;
+    iocp_world w;
+    const token before = token::of(0, 7), after = token::of(0, 8);
+    w.udp_send(std::string(w.buffer_bytes + 1, 'y'));
+    iocp_sys::cuts_at_once = true;
+    REQUIRE(w.until([&] { return netio_test::plain::readable(SOCKET(w.datagrams), 1); }));
+    REQUIRE(w.kernel.start_receive_from(w.datagrams, before));
+    REQUIRE(iocp_sys::late.size() == 1);
+    w.kernel.stop_receive_from(before);
+    REQUIRE(w.until([&] {
+        return w.count(before, operation::receive_from, event_kind::closed) == 1;
+    }));
+    REQUIRE(w.kernel.start_receive_from(w.datagrams, after));
+    iocp_sys::post_late();
+    w.quiet();
+    CHECK(w.count(after) == 0);
+    CHECK(w.kernel.stale_count() == 1);
+    w.udp_send("fresh");
+    CHECK(w.until([&] { return w.count(after) == 1; }));
+    CHECK(w.datagram == "fresh");
+}
+
+TEST_CASE("iocp counts a late packet out when it closes, and waits for the receive itself") {
+    const iocp_held held;
+    iocp_world w;
+    w.udp_send(std::string(w.buffer_bytes + 1, 'y'));
+    iocp_sys::cuts_at_once = true;
+    const token socket = token::of(0, 7);
+    REQUIRE(w.kernel.start_receive_from(w.datagrams, socket));
+    REQUIRE(w.until([&] { return w.count(socket) == 1; }));
+    REQUIRE(w.pool.in_use(netio::side::input) == 1);  // of the receive that is outstanding
+    iocp_sys::post_late();
+    iocp_sys::late.clear();
+    w.kernel.close();
+    CHECK(w.pool.in_use(netio::side::input) == 0);
+    REQUIRE(w.open());
 }
 
 TEST_CASE("iocp cuts a send to what one operation may take and says so") {
