@@ -11312,7 +11312,7 @@ class basic_iocp {
 
 public:
     static constexpr const char* name = "iocp";
-    static constexpr std::size_t connection_bytes = sizeof(connection);
+    static constexpr std::size_t connection_bytes = sizeof(connection) + sizeof(socket_type);
     static constexpr std::uint32_t receive_credit = 1;
     /// Connections that may still come after stop_accept.
     static constexpr std::uint32_t late_accepts_max = detail::iocp_accepts_max;
@@ -11455,10 +11455,13 @@ public:
         NETIO_ASSERT(open_ && handle >= 0);
         NETIO_ASSERT(at.flags == 0);
         const socket_type socket = socket_of(handle);
-        // Tied already: a handle that was released from here, for a tie is for life.
-        if (!tie(socket, key_connection) &&
-            Sys::last_error() != detail::windows::parameter_wrong) {
-            return detail::status_of(Sys::last_error());
+        if (!tie(socket, key_connection)) {
+            // A tie is for life, so one that was released from here is tied already. Any other
+            // belongs to a port where nobody would know what to do with its completions.
+            const int code = Sys::last_error();
+            if (code != detail::windows::parameter_wrong || !take_released(socket)) {
+                return detail::status_of(code);
+            }
         }
         begin(at, socket, who, attached | skipping(socket));
         return {};
@@ -11471,6 +11474,8 @@ public:
         NETIO_ASSERT((at.flags & in_kernel) == 0);
         const socket_type socket = at.socket;
         at = connection{};
+        released_[released_at_] = socket;
+        released_at_ = (released_at_ + 1) % sizes_.connections;
         return static_cast<socket_handle>(socket);
     }
 
@@ -11700,6 +11705,7 @@ private:
         std::size_t listeners = 0;
         std::size_t datagram_sockets = 0;
         std::size_t datagram_sends = 0;
+        std::size_t released = 0;
         std::size_t end = 0;
 
         static constexpr std::size_t aligned(std::size_t at) noexcept {
@@ -11712,8 +11718,9 @@ private:
             out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
             out.datagram_sends = aligned(out.datagram_sockets +
                                          sizes.datagram_sockets * sizeof(datagram_socket));
-            out.end =
+            out.released =
                 aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            out.end = aligned(out.released + sizes.connections * sizeof(socket_type));
             return out;
         }
     };
@@ -11727,6 +11734,8 @@ private:
         datagram_sockets_ =
             reinterpret_cast<datagram_socket*>(memory + places.datagram_sockets);
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
+        released_ = reinterpret_cast<socket_type*>(memory + places.released);
+        released_at_ = 0;
         ready_at_ = ready_end_ = 0;
         run_first_ = run_last_ = run_count_ = 0;
         starved_first_ = starved_last_ = 0;
@@ -11768,6 +11777,16 @@ private:
     }
     bool tie(socket_type socket, std::uint32_t key) noexcept {
         return Sys::port(reinterpret_cast<void*>(socket), port_, key) != nullptr;
+    }
+    /// Was it released from here? As many as there are connections are remembered, each once.
+    bool take_released(socket_type socket) noexcept {
+        for (std::uint32_t index = 0; index < sizes_.connections; ++index) {
+            if (released_[index] == socket) {
+                released_[index] = 0;
+                return true;
+            }
+        }
+        return false;
     }
     std::uint32_t skipping(socket_type socket) const noexcept {
         return may_skip_ && Sys::skip_on_success(socket) ? skips : 0;
@@ -12103,11 +12122,15 @@ private:
 
     void complete_connection(const detail::windows::completion& what,
                              detail::event_writer& to) noexcept {
+        // Else of a socket that somebody else goes on with, and ours is the port it is tied to.
+        if (!is_ours(what)) {
+            ++stale_count_;
+            return;
+        }
         const auto offset = static_cast<std::size_t>(
             reinterpret_cast<std::byte*>(what.operation) -
             reinterpret_cast<std::byte*>(connections_));
         const auto index = static_cast<std::uint32_t>(offset / sizeof(connection));
-        NETIO_ASSERT(index < sizes_.connections);
         connection& at = connections_[index];
         const bool of_receive = what.operation == &at.receive_op;
         const std::uint32_t mark = of_receive ? receive_in_kernel : send_in_kernel;
@@ -12666,7 +12689,8 @@ private:
                 return;
             }
         }
-        if (what.key == key_datagram && !was_awaited(what)) {
+        if ((what.key == key_datagram && !was_awaited(what)) ||
+            (what.key == key_connection && !is_ours(what))) {
             return;
         }
         --outstanding_count_;
@@ -12675,6 +12699,13 @@ private:
             mine.outstanding = false;
             detail::close_one_socket<Sys>(mine.socket, code_of(what) == 0);
         }
+    }
+
+    bool is_ours(const detail::windows::completion& what) const noexcept {
+        const auto offset = static_cast<std::size_t>(
+            reinterpret_cast<const std::byte*>(what.operation) -
+            reinterpret_cast<const std::byte*>(connections_));
+        return offset < sizes_.connections * sizeof(connection);
     }
 
     /// A send's always is; a receive's unless it ended at once before. Only once.
@@ -12710,6 +12741,8 @@ private:
     listener* listeners_ = nullptr;
     datagram_socket* datagram_sockets_ = nullptr;
     datagram_send* datagram_sends_ = nullptr;
+    socket_type* released_ = nullptr;  // the newest ones, in turn
+    std::uint32_t released_at_ = 0;
     detail::windows::accept_ex accept_ex_ = nullptr;
     detail::windows::connect_ex connect_ex_ = nullptr;
     detail::windows::accept_addresses accept_addresses_ = nullptr;
@@ -15066,7 +15099,7 @@ public:
                                      : result<connection_id>(opened);
     }
     /// Takes over a connected, non-blocking stream socket; `on_open` comes in the next turn. On an
-    /// error it stays the caller's.
+    /// error it stays the caller's. On Windows it must be overlapped and in no completion port.
     result<connection_id> adopt(socket_handle handle, std::uint32_t worker = 0) noexcept {
         const error opened = open(worker);
         return opened == error::none ? loop_of(worker).adopt(handle)

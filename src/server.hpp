@@ -265,7 +265,7 @@ public:
                                      : result<connection_id>(opened);
     }
     /// Takes over a connected, non-blocking stream socket; `on_open` comes in the next turn. On an
-    /// error it stays the caller's.
+    /// error it stays the caller's. On Windows it must be overlapped and in no completion port.
     result<connection_id> adopt(socket_handle handle, std::uint32_t worker = 0) noexcept {
         const error opened = open(worker);
         return opened == error::none ? loop_of(worker).adopt(handle)

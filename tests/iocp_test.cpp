@@ -704,6 +704,35 @@ TEST_CASE("iocp counts a late packet out when it closes, and waits for the recei
     REQUIRE(w.open());
 }
 
+TEST_CASE("iocp attaches what it released, and refuses what is tied to another port") {
+    const iocp_held held;
+    iocp_world w;
+    auto other = std::make_unique<netio_test::conformance_rig<iocp_backend>>();
+    REQUIRE(other->open());
+    const token who = token::of(0, 1), again = token::of(1, 1);
+    iocp_peer client;
+    iocp_join(w, who, client);
+    const netio::socket_handle handle = w.kernel.release(who);
+    const netio::os_status elsewhere = other->kernel.attach(handle, again);
+    CHECK(elsewhere.os_code == ERROR_INVALID_PARAMETER);
+    REQUIRE(w.kernel.attach(handle, again));
+    CHECK(iocp_suite::close(w, again, false) == nullptr);
+
+    netio::socket_handle foreign = netio::no_handle;
+    const iocp_peer far = w.adoptable(foreign);
+    REQUIRE(::CreateIoCompletionPort(reinterpret_cast<HANDLE>(foreign),
+                                     iocp_sys::newest_port, 2, 1) != nullptr);
+    CHECK(w.kernel.attach(foreign, who).os_code == ERROR_INVALID_PARAMETER);
+    // Whoever uses it all the same: its completions are nobody's.
+    windows::overlapped of_somebody{};
+    iocp_sys::real::post(iocp_sys::newest_port, 0, 2, &of_somebody);
+    other->turn();
+    CHECK(other->kernel.stale_count() == 1);
+    iocp_sys::real::post(iocp_sys::newest_port, 0, 2, &of_somebody);
+    other->kernel.close();
+    netio_test::plain::close(SOCKET(foreign));
+}
+
 TEST_CASE("iocp cuts a send to what one operation may take and says so") {
     const iocp_held held;
     iocp_world w;
