@@ -216,6 +216,7 @@ struct iocp_listener {
     int family;
     bool no_delay;
     bool foreign;  // another loop's port gets the completions
+    windows::socket_type tied;  // the last one that ours gets them of
     iocp_accept accepts[iocp_accepts_max];
 };
 
@@ -346,10 +347,12 @@ public:
         NETIO_ASSERT(open_ && handle >= 0);
         NETIO_ASSERT(at.flags == 0);
         const socket_type socket = socket_of(handle);
-        at.foreign = !tie(socket, key_listener);
-        if (at.foreign && Sys::last_error() != detail::windows::parameter_wrong) {
+        const bool tied = tie(socket, key_listener);
+        if (!tied && Sys::last_error() != detail::windows::parameter_wrong) {
             return detail::status_of(Sys::last_error());
         }
+        at.tied = tied ? socket : at.tied;
+        at.foreign = at.tied != socket;
         if (const int code = look_at_listener(at, socket); code != 0) {
             return detail::status_of(code);
         }
@@ -1105,7 +1108,10 @@ private:
     }
 
     static int code_of(const detail::windows::completion& what) noexcept {
-        return detail::code_of_status(static_cast<std::uint32_t>(what.operation->status));
+        return code_of(*what.operation);
+    }
+    static int code_of(const overlapped& what) noexcept {
+        return detail::code_of_status(static_cast<std::uint32_t>(what.status));
     }
 
     // ---- receives without a buffer: served in the order they came
@@ -1185,10 +1191,10 @@ private:
         }
         mine.socket = socket_of(made.handle);
         mine.generation = at.generation;
-        mine.shared = {{}, port_};
         int code = detail::windows::connection_reset;
         // A client that is gone before it was accepted is reported at once.
         for (int tries = 0; tries < accept_tries_max && of_one_client(code); ++tries) {
+            mine.shared.begin(port_);
             code = Sys::accept_overlapped(accept_ex_, at.socket, mine.socket, mine.addresses,
                                           detail::iocp_address_bytes, &mine.shared.op);
         }
@@ -1471,7 +1477,7 @@ private:
             return code;
         }
         tie(at.socket, key_datagram);  // it may be tied already
-        at.shared = {{}, port_};
+        at.shared.begin(port_);
         unsigned long sent = 0;
         const detail::windows::slice piece{at.count, pointer_of(address_of(payload.data()))};
         code = Sys::send_to_overlapped(at.socket, piece, &where, size, sent, &at.shared.op);
@@ -1557,7 +1563,7 @@ private:
     // ---- the end
 
     /// Ends all operations and waits for them, so that the kernel has no pointer of ours any more.
-    /// What belongs to a port that is closed already never comes: hence a bound.
+    /// No completion comes of a handle whose loop is closed already: its status tells.
     void end_everything() noexcept {
         for (std::uint32_t index = 0; index < sizes_.connections; ++index) {
             connection& at = connections_[index];
@@ -1621,12 +1627,48 @@ private:
             const bool some = Sys::wait(port_, ready_, ready_room, count, timeout_ms);
             ready_at_ = 0;
             ready_end_ = some ? static_cast<std::uint32_t>(count) : 0;
+            if (!some) {
+                take_back_shared();
+            }
             if (!some && outstanding_count_ == 0) {
                 return;
             }
         }
     }
     static constexpr int drain_tries_max = 200;
+
+    /// Operations on shared handles that are over although nobody sent a completion on. One that
+    /// comes all the same has no home any more.
+    void take_back_shared() noexcept {
+        for (std::uint32_t index = 0; index < sizes_.listeners; ++index) {
+            for (accept_slot& each : listeners_[index].accepts) {
+                if (each.outstanding && each.shared.ended()) {
+                    each.shared.home = nullptr;
+                    take_back_accept(each);
+                }
+            }
+        }
+        for (std::uint32_t index = 0; index < sizes_.datagram_sockets; ++index) {
+            take_back(datagram_sockets_[index], receive_in_kernel);
+        }
+        for (std::uint32_t index = 0; index < sizes_.datagram_sends; ++index) {
+            take_back(datagram_sends_[index], send_in_kernel);
+        }
+    }
+    template <class Block>
+    void take_back(Block& at, std::uint32_t mark) noexcept {
+        if ((at.flags & mark) != 0 && at.shared.ended()) {
+            at.shared.home = nullptr;
+            at.flags &= ~mark;
+            --outstanding_count_;
+        }
+    }
+    /// Whoever came is turned away.
+    void take_back_accept(accept_slot& mine) noexcept {
+        mine.outstanding = false;
+        --outstanding_count_;
+        detail::close_one_socket<Sys>(mine.socket, code_of(mine.shared.op) == 0);
+    }
 
     void discard(const detail::windows::completion& what) noexcept {
         if (what.operation == nullptr) {
@@ -1640,15 +1682,13 @@ private:
                 return;
             }
         }
-        if ((what.key == key_datagram && !was_awaited(what)) ||
-            (what.key == key_connection && !is_ours(what))) {
-            return;
-        }
-        --outstanding_count_;
         if (what.key == key_listener) {
             accept_slot& mine = *reinterpret_cast<accept_slot*>(what.operation);
-            mine.outstanding = false;
-            detail::close_one_socket<Sys>(mine.socket, code_of(what) == 0);
+            if (mine.outstanding) {
+                take_back_accept(mine);
+            }
+        } else if (what.key == key_datagram ? was_awaited(what) : is_ours(what)) {
+            --outstanding_count_;
         }
     }
 
@@ -1662,7 +1702,10 @@ private:
     /// A send's always is; a receive's unless it ended at once before. Only once.
     bool was_awaited(const detail::windows::completion& what) noexcept {
         const auto* const at_op = reinterpret_cast<const std::byte*>(what.operation);
-        if (at_op >= reinterpret_cast<const std::byte*>(datagram_sends_)) {
+        const auto* const at_sends = reinterpret_cast<const std::byte*>(datagram_sends_);
+        if (at_op >= at_sends) {
+            const auto place = static_cast<std::size_t>(at_op - at_sends);
+            datagram_sends_[place / sizeof(datagram_send)].flags &= ~send_in_kernel;
             return true;
         }
         const auto offset = static_cast<std::size_t>(

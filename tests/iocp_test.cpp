@@ -812,6 +812,40 @@ TEST_CASE("iocp loops share a listener, whichever of them ends first") {
     }
 }
 
+/// As a server's workers do: each stops its accepts, then closes.
+TEST_CASE("iocp closes without waiting for accepts whose completions nobody sends on") {
+    const iocp_held held;
+    iocp_world first;
+    auto second = std::make_unique<netio_test::conformance_rig<iocp_backend>>();
+    REQUIRE(second->open());
+    const token acceptor = token::of(0, 900);
+    REQUIRE(first.kernel.start_accept(first.listener, acceptor));
+    REQUIRE(second->kernel.start_accept(first.listener, acceptor));
+    first.kernel.stop_accept(acceptor);
+    first.kernel.close();
+    second->kernel.stop_accept(acceptor);
+    const int waits = iocp_sys::of(iocp_call::wait);
+    second->kernel.close();
+    CHECK(iocp_sys::of(iocp_call::wait) - waits < 20);
+}
+
+TEST_CASE("iocp loop that stopped and started again still ends the accepts of others") {
+    const iocp_held held;
+    iocp_world first;
+    auto second = std::make_unique<netio_test::conformance_rig<iocp_backend>>();
+    REQUIRE(second->open());
+    const token before = token::of(0, 900), after = token::of(0, 901);
+    REQUIRE(first.kernel.start_accept(first.listener, before));
+    REQUIRE(second->kernel.start_accept(first.listener, before));
+    first.kernel.stop_accept(before);
+    first.quiet();
+    REQUIRE(first.kernel.start_accept(first.listener, after));
+    first.kernel.close();
+    CHECK(second->until([&] {
+        return second->count(before, operation::accept, event_kind::failed) == 1;
+    }));
+}
+
 }  // namespace
 
 #endif
