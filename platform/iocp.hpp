@@ -205,6 +205,7 @@ struct iocp_accept {
     iocp_shared_operation shared;
     windows::socket_type socket;  // made before: what a client will be
     std::uint32_t generation;
+    std::uint32_t start;  // which start of the listener armed it
     bool outstanding;
     alignas(8) std::byte addresses[2 * iocp_address_bytes];
 };
@@ -215,6 +216,7 @@ struct iocp_listener {
     std::uint32_t flags;
     int family;
     bool no_delay;
+    std::uint32_t start;  // counts; one token may start several times
     bool foreign;  // another loop's port gets the completions
     windows::socket_type tied;  // the last one that ours gets them of
     iocp_accept accepts[iocp_accepts_max];
@@ -358,6 +360,7 @@ public:
         }
         at.socket = socket;
         at.generation = who.generation();
+        ++at.start;
         at.flags = attached;
         for (accept_slot& each : at.accepts) {
             if (const int code = arm_accept(at, each); code != 0) {
@@ -1191,6 +1194,7 @@ private:
         }
         mine.socket = socket_of(made.handle);
         mine.generation = at.generation;
+        mine.start = at.start;
         int code = detail::windows::connection_reset;
         // A client that is gone before it was accepted is reported at once.
         for (int tries = 0; tries < accept_tries_max && of_one_client(code); ++tries) {
@@ -1226,7 +1230,7 @@ private:
     /// No new ones. What was accepted meanwhile is on its way through the port and is delivered.
     void forget(listener& at) noexcept {
         for (accept_slot& each : at.accepts) {
-            if (each.outstanding && each.generation == at.generation) {
+            if (each.outstanding && each.start == at.start) {
                 Sys::cancel(at.socket, &each.shared.op);
             }
         }
@@ -1250,7 +1254,7 @@ private:
         --outstanding_count_;
         const token owner = token::of(index, mine.generation);
         const socket_type client = mine.socket;
-        const bool current = at.flags != 0 && at.generation == mine.generation;
+        const bool current = at.flags != 0 && at.start == mine.start;
         const int code = code_of(what);
         // Before the next accept writes there.
         const endpoint peer = code == 0 ? peer_of(mine) : endpoint{};

@@ -812,6 +812,21 @@ TEST_CASE("iocp loops share a listener, whichever of them ends first") {
     }
 }
 
+TEST_CASE("iocp accepts again with the token that was stopped") {
+    const iocp_held held;
+    iocp_world w;
+    const token acceptor = token::of(0, 900);
+    REQUIRE(w.kernel.start_accept(w.listener, acceptor));
+    w.kernel.stop_accept(acceptor);
+    REQUIRE(w.kernel.start_accept(w.listener, acceptor));
+    w.quiet();
+    CHECK(w.count(acceptor) == 0);
+    const iocp_peer client = w.connect();
+    CHECK(w.until([&] {
+        return w.count(acceptor, operation::accept, event_kind::accepted) == 1;
+    }));
+}
+
 /// As a server's workers do: each stops its accepts, then closes.
 TEST_CASE("iocp closes without waiting for accepts whose completions nobody sends on") {
     const iocp_held held;
