@@ -143,7 +143,8 @@ def run_suite(name, files):
     done = wine(program, *chosen) if said is None else None
     counts = re.search(r"test cases: *(\d+) \| *(\d+) passed \| *(\d+) failed",
                        done.stdout if done else "")
-    good = done is not None and done.returncode == 0 and counts is not None
+    # A filter that leaves nothing over is a success to doctest.
+    good = done is not None and done.returncode == 0 and counts is not None and int(counts[2]) > 0
     tap.check(f"windows: {name}", good, said or (done.stdout + done.stderr))
     if counts:
         print(f"# report: windows: {name}: {counts[2]} of {counts[1]} cases under Wine")
