@@ -12307,6 +12307,7 @@ private:
         const int code = code_of(what);
         // Before the next accept writes there.
         const endpoint peer = code == 0 ? peer_of(mine) : endpoint{};
+        std::memset(mine.addresses, 0, sizeof(mine.addresses));
         const int armed = at.flags == 0 ? 0 : next_accept(at, mine, current, code);
         if (armed != 0) {
             // The client takes the place of a spare handle: it learns at once that nobody serves.
@@ -12380,6 +12381,7 @@ private:
             into = {pool_->buffer_bytes(), reinterpret_cast<char*>(pool_->data(buffer))};
         }
         at.shared.begin(port_);
+        std::memset(&at.peer, 0, sizeof(at.peer));  // nobody's address outlives its datagram
         at.peer_bytes = sizeof(at.peer);
         unsigned long got = 0;
         const int code =
@@ -12720,6 +12722,7 @@ private:
     void take_back_accept(accept_slot& mine) noexcept {
         mine.outstanding = false;
         --outstanding_count_;
+        std::memset(mine.addresses, 0, sizeof(mine.addresses));
         detail::close_one_socket<Sys>(mine.socket, code_of(mine.shared.op) == 0);
     }
 

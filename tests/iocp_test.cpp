@@ -13,8 +13,10 @@
 
 #include "tests/conformance_sockets.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
+#include <span>
 #include <thread>
 
 #include <mswsock.h>
@@ -107,6 +109,17 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     static inline bool cuts_at_once = false;
     static inline std::vector<std::pair<overlapped*, std::uint32_t>> late;
     static inline void* newest_port = nullptr;
+    static inline std::vector<std::span<const char>> addresses;  // where they were asked for
+
+    static void note(const void* where, std::size_t byte_count) {
+        addresses.emplace_back(static_cast<const char*>(where), byte_count);
+    }
+    /// Is there nothing where the kernel was given room for an address?
+    static bool addresses_wiped() {
+        return std::all_of(addresses.begin(), addresses.end(), [](std::span<const char> each) {
+            return std::count(each.begin(), each.end(), 0) == std::ssize(each);
+        });
+    }
 
     static void post_late() {
         for (const auto& [op, byte_count] : late) {
@@ -152,6 +165,7 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
         never_skips = false;
         cuts_at_once = false;
         late.clear();
+        addresses.clear();
     }
     static int of(iocp_call which) { return counts[static_cast<int>(which)]; }
     static int total() {
@@ -225,6 +239,7 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     static int receive_from_overlapped(socket_type from, slice into, unsigned long& got,
                                        unsigned long& flags, void* peer, int& size,
                                        overlapped* op) noexcept {
+        note(peer, static_cast<std::size_t>(size));
         if (cuts_at_once && cut_at_once(from, into, flags, peer, size, op)) {
             return WSAEMSGSIZE;
         }
@@ -239,10 +254,11 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
                    : fail_code;
     }
     static int accept_overlapped(windows::accept_ex how, socket_type listener, socket_type into,
-                                 void* addresses, std::uint32_t address_bytes,
+                                 void* addresses_at, std::uint32_t address_bytes,
                                  overlapped* op) noexcept {
+        note(addresses_at, 2 * std::size_t{address_bytes});
         return enter(iocp_call::accept)
-                   ? real::accept_overlapped(how, listener, into, addresses, address_bytes, op)
+                   ? real::accept_overlapped(how, listener, into, addresses_at, address_bytes, op)
                    : fail_code;
     }
     static int connect_overlapped(windows::connect_ex how, socket_type what, const void* where,
@@ -825,6 +841,19 @@ TEST_CASE("iocp accepts again with the token that was stopped") {
     CHECK(w.until([&] {
         return w.count(acceptor, operation::accept, event_kind::accepted) == 1;
     }));
+}
+
+TEST_CASE("iocp keeps no address of a client it has told of, nor of a datagram's sender") {
+    const iocp_held held;
+    iocp_world w;
+    const token acceptor = token::of(0, 900), socket = token::of(0, 7);
+    REQUIRE(w.kernel.start_accept(w.listener, acceptor));
+    REQUIRE(w.kernel.start_receive_from(w.datagrams, socket));
+    const iocp_peer client = w.connect();
+    w.udp_send("hello");
+    REQUIRE(w.until([&] { return w.count(acceptor) == 1 && w.count(socket) == 1; }));
+    CHECK(iocp_sys::addresses.size() > netio::iocp::late_accepts_max + 1);
+    CHECK(iocp_sys::addresses_wiped());
 }
 
 /// As a server's workers do: each stops its accepts, then closes.
