@@ -952,6 +952,7 @@ private:
         }
         unsigned long got = 0;
         at.receive_op = {};
+        at.received_code = 0;
         const int code = Sys::receive_overlapped(at.socket, into, got, &at.receive_op);
         if (waits(at, code)) {
             at.flags |= receive_in_kernel;
@@ -1021,6 +1022,7 @@ private:
         if (got > 0) {
             const auto byte_count = static_cast<std::uint32_t>(got);
             at.flags &= byte_count < count ? ~readable : ~0u;
+            at.received_code = 0;
             event& out = to.put(who, operation::receive, event_kind::received);
             out.byte_count = byte_count;
             out.buffer_index = buffer;
@@ -1033,9 +1035,11 @@ private:
             }
             return;
         }
-        const int code = got == 0 ? 0 : Sys::last_error();
+        int code = got == 0 ? 0 : Sys::last_error();
         pool_->give(buffer, side::input, 0);
-        if (code == detail::windows::would_block) {
+        if (code == detail::windows::would_block && at.received_code != 0) {
+            code = at.received_code;  // no wait could be had: asking again and again is none
+        } else if (code == detail::windows::would_block) {
             at.flags &= ~readable;
             go_on_receiving(at, index);
             return;
@@ -1346,7 +1350,9 @@ private:
         // Ended at once: a datagram that did not fit is there, or an error of an earlier send is
         // to be skipped. A peek has left the datagram in the socket, a receive has not. For one
         // that did not fit the kernel posts a packet all the same: it comes when it comes.
-        at.flags |= code == detail::windows::message_too_long ? result_received : 0;
+        // A peek may leave the error, too: the read takes it away, and another peek would not.
+        const bool read = code == detail::windows::message_too_long || at.buffer == 0;
+        at.flags |= read ? result_received : 0;
         link(datagram_kind | (index + 1));
     }
 

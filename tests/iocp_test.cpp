@@ -749,6 +749,34 @@ TEST_CASE("iocp attaches what it released, and refuses what is tied to another p
     netio_test::plain::close(SOCKET(foreign));
 }
 
+TEST_CASE("iocp reads an error away that a peek at a datagram met") {
+    const iocp_held held;
+    iocp_world w;
+    const iocp_scarce few(w);
+    const token socket = token::of(0, 7);
+    iocp_sys::plan(iocp_call::receive_from_overlapped, WSAECONNRESET);
+    REQUIRE(w.kernel.start_receive_from(w.datagrams, socket));
+    w.quiet();
+    CHECK(iocp_sys::of(iocp_call::receive_from) == 1);
+    w.udp_send("one");
+    CHECK(w.until([&] { return w.datagram == "one"; }));
+    CHECK(w.count(socket) == 1);
+}
+
+TEST_CASE("iocp ends a receive that the kernel refuses to wait for, after what has come") {
+    const iocp_held held;
+    iocp_world w;
+    iocp_peer client;
+    const token who = token::of(0, 1);
+    iocp_join(w, who, client);
+    w.kernel.start_receive(who, {}, 1000);
+    iocp_sys::plan(iocp_call::receive_overlapped, WSAENOBUFS);  // of the wait after the first read
+    client.send("before");
+    REQUIRE(w.until([&] { return w.receive_idle(who); }));
+    CHECK(w.text[who.index()] == "before");
+    CHECK(w.last(who, operation::receive)->why == netio::error::kernel_memory_empty);
+}
+
 TEST_CASE("iocp cuts a send to what one operation may take and says so") {
     const iocp_held held;
     iocp_world w;
