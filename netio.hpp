@@ -12537,7 +12537,10 @@ private:
         if (code != detail::windows::would_block) {
             return code;
         }
-        tie(at.socket, key_datagram);  // it may be tied already
+        if (!tie(at.socket, key_datagram) &&
+            Sys::last_error() != detail::windows::parameter_wrong) {  // that is: tied already
+            return Sys::last_error();
+        }
         at.shared.begin(port_);
         unsigned long sent = 0;
         const detail::windows::slice piece{at.count, pointer_of(address_of(payload.data()))};

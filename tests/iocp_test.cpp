@@ -104,6 +104,7 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     static inline int fail_at = 0;  // the n-th such call from now fails
     static inline int fail_code = 0;
     static inline bool never_skips = false;
+    static inline bool never_room = false;  // for a datagram
     // As Windows does: a datagram that does not fit ends the receive at once, and yet a packet is
     // posted. Here those are kept until `post_late` lets them go.
     static inline bool cuts_at_once = false;
@@ -163,6 +164,7 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
         }
         fail_call = iocp_call::count_;
         never_skips = false;
+        never_room = false;
         cuts_at_once = false;
         late.clear();
         addresses.clear();
@@ -276,6 +278,10 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     }
     static int send_to(socket_type to, const void* from, int count, const void* peer,
                        int size) noexcept {
+        if (never_room) {
+            ::WSASetLastError(WSAEWOULDBLOCK);
+            return -1;
+        }
         return enter(iocp_call::send_to) ? real::send_to(to, from, count, peer, size) : -1;
     }
     static void* port(void* what, void* to, std::uint32_t key) noexcept {
@@ -590,6 +596,19 @@ TEST_CASE("iocp waits for room where a datagram finds none, and skips errors of 
                            w.udp_local());
     CHECK(w.until([&] { return w.udp_arrived() == "again"; }));
     CHECK(w.until([&] { return w.count(two, operation::send_to, event_kind::sent) == 1; }));
+}
+
+TEST_CASE("iocp fails a datagram whose socket cannot be tied to the port it would wait at") {
+    const iocp_held held;
+    iocp_world w;
+    const token one = token::of(0, 1);
+    iocp_sys::never_room = true;
+    iocp_sys::plan(iocp_call::port, WSAENOBUFS);
+    w.kernel.start_send_to(w.datagrams, one, netio::as_bytes(std::string_view("none")),
+                           w.udp_local());
+    CHECK(iocp_sys::of(iocp_call::send_to_overlapped) == 0);
+    REQUIRE(w.until([&] { return w.count(one) == 1; }));
+    CHECK(w.last(one, operation::send_to)->why == netio::error::kernel_memory_empty);
 }
 
 TEST_CASE("iocp skips a port-unreachable and goes on receiving") {
