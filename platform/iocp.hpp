@@ -1732,14 +1732,19 @@ private:
         return awaited;
     }
 
-    /// Buffers that were posted with a receive; after `discard` nobody writes to them any more.
+    /// Buffers that were posted with a receive; after `discard` nobody writes to them any more. What
+    /// did not end in time has no home, so that nobody sends it to a port that is closed.
     void give_back_datagrams() noexcept {
         for (std::uint32_t index = 0; index < sizes_.datagram_sockets; ++index) {
             datagram_socket& at = datagram_sockets_[index];
+            at.shared.home = nullptr;
             if (at.buffer != 0) {
                 pool_->give(at.buffer - 1, side::input, pool_->buffer_bytes());
                 at.buffer = 0;
             }
+        }
+        for (std::uint32_t index = 0; index < sizes_.datagram_sends; ++index) {
+            datagram_sends_[index].shared.home = nullptr;
         }
     }
 
