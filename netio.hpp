@@ -12680,15 +12680,18 @@ private:
         }
     }
 
-    /// Until every operation has come back; what others have here is sent on to them.
+    /// Until every operation has come back; what others have here is sent on to them, and as long
+    /// as such things come, ours may be behind them.
     void drain_port() noexcept {
-        for (int tries = 0; tries < drain_tries_max; ++tries) {
+        bool some = false;
+        for (int tries = 0; tries < drain_tries_max;
+             tries += !some || outstanding_count_ == 0 ? 1 : 0) {
             while (ready_at_ != ready_end_) {
                 discard(ready_[ready_at_++]);
             }
             unsigned long count = 0;
             const unsigned long timeout_ms = outstanding_count_ == 0 ? 0 : 10;
-            const bool some = Sys::wait(port_, ready_, ready_room, count, timeout_ms);
+            some = Sys::wait(port_, ready_, ready_room, count, timeout_ms);
             ready_at_ = 0;
             ready_end_ = some ? static_cast<std::uint32_t>(count) : 0;
             if (!some) {

@@ -105,6 +105,9 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     static inline int fail_code = 0;
     static inline bool never_skips = false;
     static inline bool never_room = false;  // for a datagram
+    static inline bool one_by_one = false;  // completions
+    static inline bool receive_came = false;  // the newest one's completion
+    static inline overlapped* newest_receive = nullptr;  // of a connection
     // As Windows does: a datagram that does not fit ends the receive at once, and yet a packet is
     // posted. Here those are kept until `post_late` lets them go.
     static inline bool cuts_at_once = false;
@@ -165,6 +168,7 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
         fail_call = iocp_call::count_;
         never_skips = false;
         never_room = false;
+        one_by_one = false;
         cuts_at_once = false;
         late.clear();
         addresses.clear();
@@ -228,6 +232,8 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     }
     static int receive_overlapped(socket_type from, slice into, unsigned long& got,
                                   overlapped* op) noexcept {
+        newest_receive = op;
+        receive_came = false;
         return enter(iocp_call::receive_overlapped)
                    ? real::receive_overlapped(from, into, got, op)
                    : fail_code;
@@ -295,7 +301,12 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     static bool wait(void* on, completion* out, std::uint32_t count_max, unsigned long& count,
                      unsigned long timeout_ms) noexcept {
         enter(iocp_call::wait);
-        return real::wait(on, out, count_max, count, timeout_ms);
+        const bool some =
+            real::wait(on, out, one_by_one ? 1 : count_max, count, timeout_ms);
+        for (unsigned long at = 0; some && at < count; ++at) {
+            receive_came = receive_came || out[at].operation == newest_receive;
+        }
+        return some;
     }
     static bool post(void* to, unsigned long byte_count, netio_ulong_pointer key,
                      overlapped* op) noexcept {
@@ -901,6 +912,25 @@ TEST_CASE("iocp keeps no address of a client it has told of, nor of a datagram's
     REQUIRE(w.until([&] { return w.count(acceptor) == 1 && w.count(socket) == 1; }));
     CHECK(iocp_sys::addresses.size() > netio::iocp::late_accepts_max + 1);
     CHECK(iocp_sys::addresses_wiped());
+}
+
+TEST_CASE("iocp waits for its own when it closes, however much of others comes before") {
+    const iocp_held held;
+    iocp_world w;
+    iocp_peer client;
+    const token who = token::of(0, 1);
+    iocp_join(w, who, client);
+    std::array<std::byte, 8> place{};
+    iocp_suite::receive_into(w, who, place);
+    w.quiet();
+    w.close_accepted();
+    windows::overlapped of_somebody{};
+    for (int times = 0; times < 1000; ++times) {
+        iocp_sys::real::post(iocp_sys::newest_port, 0, 2, &of_somebody);
+    }
+    iocp_sys::one_by_one = true;
+    w.kernel.close();
+    CHECK(iocp_sys::receive_came);
 }
 
 /// As a server's workers do: each stops its accepts, then closes.
