@@ -933,11 +933,15 @@ private:
             to.fail(who, operation::connect, detail::error_of(code), code);
             return;
         }
-        // Before this the socket knows neither its peer nor how to end its sending.
-        Sys::setsockopt(at.socket, detail::windows::level_socket,
-                        detail::windows::option_connected, nullptr, 0);
+        know_peer(at);
         to.put(who, operation::connect, event_kind::connected).handle =
             static_cast<socket_handle>(at.socket);
+    }
+
+    /// Before this the socket knows neither its peer nor how to end its sending.
+    static void know_peer(const connection& at) noexcept {
+        Sys::setsockopt(at.socket, detail::windows::level_socket,
+                        detail::windows::option_connected, nullptr, 0);
     }
 
     static void end_receive(connection& at) noexcept {
@@ -1076,23 +1080,37 @@ private:
         if ((at.flags & in_kernel) != 0) {
             return;  // linked again when the last one has ended
         }
-        detail::close_one_socket<Sys>(at.socket, (at.flags & abortive) != 0);
+        close_socket_of(at);
         at = connection{};
         to.put(who, operation::close, event_kind::closed);
+    }
+    /// A connect may have succeeded meanwhile.
+    static void close_socket_of(const connection& at) noexcept {
+        if ((at.flags & result_connected) != 0 && at.sent_code == 0) {
+            know_peer(at);
+        }
+        detail::close_one_socket<Sys>(at.socket, (at.flags & abortive) != 0);
+    }
+
+    /// Null for one of a socket that somebody else goes on with, while ours is its port.
+    connection* connection_of(const detail::windows::completion& what) noexcept {
+        const auto offset = static_cast<std::size_t>(
+            reinterpret_cast<std::byte*>(what.operation) -
+            reinterpret_cast<std::byte*>(connections_));
+        return offset < sizes_.connections * sizeof(connection)
+                   ? connections_ + offset / sizeof(connection)
+                   : nullptr;
     }
 
     void complete_connection(const detail::windows::completion& what,
                              detail::event_writer& to) noexcept {
-        // Else of a socket that somebody else goes on with, and ours is the port it is tied to.
-        if (!is_ours(what)) {
+        connection* const found = connection_of(what);
+        if (found == nullptr) {
             ++stale_count_;
             return;
         }
-        const auto offset = static_cast<std::size_t>(
-            reinterpret_cast<std::byte*>(what.operation) -
-            reinterpret_cast<std::byte*>(connections_));
-        const auto index = static_cast<std::uint32_t>(offset / sizeof(connection));
-        connection& at = connections_[index];
+        connection& at = *found;
+        const auto index = static_cast<std::uint32_t>(found - connections_);
         const bool of_receive = what.operation == &at.receive_op;
         const std::uint32_t mark = of_receive ? receive_in_kernel : send_in_kernel;
         if ((at.flags & mark) == 0) {
@@ -1104,6 +1122,7 @@ private:
         const token who = token::of(index, at.generation);
         const int code = code_of(what);
         if ((at.flags & closing) != 0) {
+            note_connected(at, code);
             link(index + 1);
         } else if (of_receive) {
             received(at, index, code, what.byte_count, to);
@@ -1112,6 +1131,11 @@ private:
         } else {
             give_sent(at, who, code, what.byte_count, to);
         }
+    }
+
+    /// It is closed before anybody hears of its connect.
+    static void note_connected(connection& at, int code) noexcept {
+        at.flags |= (at.flags & connecting) != 0 && code == 0 ? result_connected : 0;
     }
 
     static int code_of(const detail::windows::completion& what) noexcept {
@@ -1241,15 +1265,20 @@ private:
         at.flags = 0;
     }
 
-    void complete_accept(const detail::windows::completion& what,
-                         detail::event_writer& to) noexcept {
-        const auto offset = static_cast<std::size_t>(
-            reinterpret_cast<std::byte*>(what.operation) -
-            reinterpret_cast<std::byte*>(listeners_));
+    std::uint32_t index_of(const accept_slot& mine) const noexcept {
+        const auto offset =
+            static_cast<std::size_t>(reinterpret_cast<const std::byte*>(&mine) -
+                                     reinterpret_cast<const std::byte*>(listeners_));
         const auto index = static_cast<std::uint32_t>(offset / sizeof(listener));
         NETIO_ASSERT(index < sizes_.listeners);
-        listener& at = listeners_[index];
+        return index;
+    }
+
+    void complete_accept(const detail::windows::completion& what,
+                         detail::event_writer& to) noexcept {
         accept_slot& mine = *reinterpret_cast<accept_slot*>(what.operation);
+        const std::uint32_t index = index_of(mine);
+        listener& at = listeners_[index];
         if (!mine.outstanding) {
             ++stale_count_;
             return;
@@ -1266,14 +1295,15 @@ private:
         const int armed = at.flags == 0 ? 0 : next_accept(at, mine, current, code);
         if (armed != 0) {
             // The client takes the place of a spare handle: it learns at once that nobody serves.
-            detail::close_one_socket<Sys>(client, true);
+            close_client(at, client, code);
             forget(at);
             const os_status why = accept_failure(armed);
             to.fail(token::of(index, at.generation), operation::accept, why.why, why.os_code);
         } else if (code != 0) {
             Sys::close_socket(client);
+        } else if (!welcome(at, client)) {
+            detail::close_one_socket<Sys>(client, true);  // its listener is gone already
         } else {
-            welcome(at, client);
             event& out = to.put(owner, operation::accept, event_kind::accepted);
             out.handle = static_cast<socket_handle>(client);
             out.peer = peer;
@@ -1306,16 +1336,27 @@ private:
     }
 
     /// An accepted socket has neither a name nor the listener's options before it is told whose
-    /// client it is.
-    static void welcome(const listener& at, socket_type client) noexcept {
+    /// client it is, and takes no option but this. False if it can't be told any more.
+    static bool welcome(const listener& at, socket_type client) noexcept {
         const socket_type from = at.socket;
-        Sys::setsockopt(client, detail::windows::level_socket,
-                        detail::windows::option_accepted_from, &from, sizeof(from));
+        if (Sys::setsockopt(client, detail::windows::level_socket,
+                            detail::windows::option_accepted_from, &from, sizeof(from)) != 0) {
+            return false;
+        }
         if (at.no_delay) {
             const std::uint32_t on = 1;
             Sys::setsockopt(client, detail::windows::level_tcp,
                             detail::windows::option_no_delay, &on, sizeof(on));
         }
+        return true;
+    }
+
+    /// What an accept left: a client that is turned away, or if that failed a socket of nobody.
+    static void close_client(const listener& at, socket_type client, int code) noexcept {
+        if (code == 0) {
+            welcome(at, client);
+        }
+        detail::close_one_socket<Sys>(client, code == 0);
     }
 
     // ---- datagrams
@@ -1610,7 +1651,7 @@ private:
         for (std::uint32_t index = 0; index < sizes_.connections; ++index) {
             const connection& at = connections_[index];
             if ((at.flags & (attached | connecting)) != 0) {
-                detail::close_one_socket<Sys>(at.socket, (at.flags & abortive) != 0);
+                close_socket_of(at);
             }
         }
         for (std::uint32_t index = 0; index < sizes_.listeners; ++index) {
@@ -1659,10 +1700,11 @@ private:
     /// comes all the same has no home any more.
     void take_back_shared() noexcept {
         for (std::uint32_t index = 0; index < sizes_.listeners; ++index) {
-            for (accept_slot& each : listeners_[index].accepts) {
+            listener& at = listeners_[index];
+            for (accept_slot& each : at.accepts) {
                 if (each.outstanding && each.shared.ended()) {
                     each.shared.home = nullptr;
-                    take_back_accept(each);
+                    take_back_accept(at, each);
                 }
             }
         }
@@ -1682,11 +1724,11 @@ private:
         }
     }
     /// Whoever came is turned away.
-    void take_back_accept(accept_slot& mine) noexcept {
+    void take_back_accept(const listener& at, accept_slot& mine) noexcept {
         mine.outstanding = false;
         --outstanding_count_;
         std::memset(mine.addresses, 0, sizeof(mine.addresses));
-        detail::close_one_socket<Sys>(mine.socket, code_of(mine.shared.op) == 0);
+        close_client(at, mine.socket, code_of(mine.shared.op));
     }
 
     void discard(const detail::windows::completion& what) noexcept {
@@ -1704,18 +1746,14 @@ private:
         if (what.key == key_listener) {
             accept_slot& mine = *reinterpret_cast<accept_slot*>(what.operation);
             if (mine.outstanding) {
-                take_back_accept(mine);
+                take_back_accept(listeners_[index_of(mine)], mine);
             }
-        } else if (what.key == key_datagram ? was_awaited(what) : is_ours(what)) {
+        } else if (what.key == key_datagram) {
+            outstanding_count_ -= was_awaited(what) ? 1 : 0;
+        } else if (connection* const of = connection_of(what)) {
             --outstanding_count_;
+            note_connected(*of, code_of(what));
         }
-    }
-
-    bool is_ours(const detail::windows::completion& what) const noexcept {
-        const auto offset = static_cast<std::size_t>(
-            reinterpret_cast<const std::byte*>(what.operation) -
-            reinterpret_cast<const std::byte*>(connections_));
-        return offset < sizes_.connections * sizeof(connection);
     }
 
     /// A send's always is; a receive's unless it ended at once before. Only once.
@@ -1735,8 +1773,8 @@ private:
         return awaited;
     }
 
-    /// Buffers that were posted with a receive; after `discard` nobody writes to them any more. What
-    /// did not end in time has no home, so that nobody sends it to a port that is closed.
+    /// Buffers that were posted with a receive; after `discard` nobody writes to them any more.
+    /// What did not end in time has no home, so that nobody sends it to a port that is closed.
     void give_back_datagrams() noexcept {
         for (std::uint32_t index = 0; index < sizes_.datagram_sockets; ++index) {
             datagram_socket& at = datagram_sockets_[index];

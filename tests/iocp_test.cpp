@@ -106,6 +106,8 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     static inline bool never_skips = false;
     static inline bool never_room = false;  // for a datagram
     static inline bool one_by_one = false;  // completions
+    static inline bool never_cancels = false;
+    static inline std::vector<std::pair<socket_type, int>> options;  // that were set, in order
     static inline bool receive_came = false;  // the newest one's completion
     static inline overlapped* newest_receive = nullptr;  // of a connection
     // As Windows does: a datagram that does not fit ends the receive at once, and yet a packet is
@@ -147,6 +149,13 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
         return true;
     }
 
+    /// Was the last option set a linger time, and this one set before on the same socket?
+    static bool lingers_after(int option) {
+        return !options.empty() && options.back().second == windows::option_linger &&
+               std::count(options.begin(), options.end(),
+                          std::pair(options.back().first, option)) == 1;
+    }
+
     static bool enter(iocp_call which) noexcept {
         ++counts[static_cast<int>(which)];
         if (which == fail_call && --fail_at == 0) {
@@ -169,6 +178,8 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
         never_skips = false;
         never_room = false;
         one_by_one = false;
+        never_cancels = false;
+        options.clear();
         cuts_at_once = false;
         late.clear();
         addresses.clear();
@@ -215,6 +226,7 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     }
     static int setsockopt(socket_type of, int level, int option, const void* value,
                           int size) noexcept {
+        options.emplace_back(of, option);
         return enter(iocp_call::setsockopt) ? real::setsockopt(of, level, option, value, size) : -1;
     }
     static int getsockopt(socket_type of, int level, int option, void* value, int* size) noexcept {
@@ -315,7 +327,9 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     }
     static void cancel(socket_type of, overlapped* op) noexcept {
         enter(iocp_call::cancel);
-        real::cancel(of, op);
+        if (!never_cancels) {
+            real::cancel(of, op);
+        }
     }
 };
 
@@ -931,6 +945,42 @@ TEST_CASE("iocp waits for its own when it closes, however much of others comes b
     iocp_sys::one_by_one = true;
     w.kernel.close();
     CHECK(iocp_sys::receive_came);
+}
+
+TEST_CASE("iocp closes a client that cannot be told its listener, and accepts the next") {
+    const iocp_held held;
+    iocp_world w;
+    const token acceptor = token::of(0, 900);
+    REQUIRE(w.kernel.start_accept(w.listener, acceptor));
+    iocp_sys::plan(iocp_call::setsockopt, WSAENOTSOCK);
+    iocp_peer lost = w.connect();
+    CHECK(w.until([&] { return lost.ended() || lost.was_reset(); }));
+    CHECK(w.count(acceptor) == 0);
+    const iocp_peer client = w.connect();
+    CHECK(w.until([&] { return w.count(acceptor) == 1; }));
+}
+
+TEST_CASE("iocp tells a socket what it is before it is closed with a reset") {
+    const iocp_held held;
+    iocp_world w;
+    const token acceptor = token::of(0, 900), who = token::of(0, 1);
+    REQUIRE(w.kernel.start_accept(w.listener, acceptor));
+    iocp_sys::plan(iocp_call::open_socket, WSAEMFILE);
+    iocp_peer client = w.connect();
+    REQUIRE(w.until([&] { return w.count(acceptor) == 1; }));
+    CHECK(w.last(acceptor, operation::accept)->kind == event_kind::failed);
+    CHECK(iocp_sys::lingers_after(windows::option_accepted_from));
+
+    iocp_sys::never_cancels = true;  // so the connect succeeds
+    REQUIRE(w.kernel.start_connect({w.outside(), {}}, {}, who));
+    w.kernel.start_close(who, true);
+    REQUIRE(w.until([&] { return w.count(who) == 1; }));
+    CHECK(iocp_sys::lingers_after(windows::option_connected));
+
+    iocp_sys::options.clear();
+    REQUIRE(w.kernel.start_connect({w.outside(), {}}, {}, token::of(1, 1)));
+    w.kernel.close();
+    CHECK(iocp_sys::options.back().second == windows::option_connected);
 }
 
 /// As a server's workers do: each stops its accepts, then closes.
