@@ -207,6 +207,7 @@ struct iocp_accept {
     std::uint32_t generation;
     std::uint32_t start;  // which start of the listener armed it
     bool outstanding;
+    bool unwanted;  // that start failed, so whoever comes is turned away
     alignas(8) std::byte addresses[2 * iocp_address_bytes];
 };
 
@@ -364,7 +365,7 @@ public:
         at.flags = attached;
         for (accept_slot& each : at.accepts) {
             if (const int code = arm_accept(at, each); code != 0) {
-                forget(at);
+                forget(at, true);
                 return accept_failure(code);
             }
         }
@@ -1223,6 +1224,7 @@ private:
         mine.socket = socket_of(made.handle);
         mine.generation = at.generation;
         mine.start = at.start;
+        mine.unwanted = false;
         int code = detail::windows::connection_reset;
         // A client that is gone before it was accepted is reported at once.
         for (int tries = 0; tries < accept_tries_max && of_one_client(code); ++tries) {
@@ -1255,10 +1257,12 @@ private:
         return {exhausted(code) ? error::descriptors_empty : detail::error_of(code), code};
     }
 
-    /// No new ones. What was accepted meanwhile is on its way through the port and is delivered.
-    void forget(listener& at) noexcept {
+    /// No new ones. What was accepted meanwhile is on its way through the port and is delivered,
+    /// unless nobody was promised anything.
+    void forget(listener& at, bool unwanted = false) noexcept {
         for (accept_slot& each : at.accepts) {
             if (each.outstanding && each.start == at.start) {
+                each.unwanted = unwanted;
                 Sys::cancel(at.socket, &each.shared.op);
             }
         }
@@ -1288,6 +1292,7 @@ private:
         const token owner = token::of(index, mine.generation);
         const socket_type client = mine.socket;
         const bool current = at.flags != 0 && at.start == mine.start;
+        const bool unwanted = mine.unwanted;
         const int code = code_of(what);
         // Before the next accept writes there.
         const endpoint peer = code == 0 ? peer_of(mine) : endpoint{};
@@ -1299,8 +1304,8 @@ private:
             forget(at);
             const os_status why = accept_failure(armed);
             to.fail(token::of(index, at.generation), operation::accept, why.why, why.os_code);
-        } else if (code != 0) {
-            Sys::close_socket(client);
+        } else if (code != 0 || unwanted) {
+            close_client(at, client, code);
         } else if (!welcome(at, client)) {
             detail::close_one_socket<Sys>(client, true);  // its listener is gone already
         } else {

@@ -983,6 +983,21 @@ TEST_CASE("iocp tells a socket what it is before it is closed with a reset") {
     CHECK(iocp_sys::options.back().second == windows::option_connected);
 }
 
+TEST_CASE("iocp gives no connection of an accept whose start has failed") {
+    const iocp_held held;
+    iocp_world w;
+    const token failing = token::of(0, 900), working = token::of(0, 901);
+    iocp_peer early = w.connect();  // accepted by the first place, at once
+    iocp_sys::plan(iocp_call::accept, WSAENOBUFS, netio::iocp::late_accepts_max);
+    CHECK(!w.kernel.start_accept(w.listener, failing));
+    REQUIRE(w.until([&] { return early.ended() || early.was_reset(); }));
+    CHECK(w.count(failing) == 0);
+    REQUIRE(w.kernel.start_accept(w.listener, working));
+    const iocp_peer client = w.connect();
+    CHECK(w.until([&] { return w.count(working) == 1; }));
+    CHECK(w.count(failing) == 0);
+}
+
 /// As a server's workers do: each stops its accepts, then closes.
 TEST_CASE("iocp closes without waiting for accepts whose completions nobody sends on") {
     const iocp_held held;
