@@ -137,7 +137,7 @@ inline netio::storage_view memory_for(const netio::limits& sizes,
 }
 
 /// SIGTERM drains, SIGINT stops. Both calls are made for signal handlers. On Windows Ctrl-C stops
-/// and Ctrl-Break drains, and so does closing the console.
+/// and Ctrl-Break drains; closing the console ends the process, as its system wants it.
 template <class Server>
 struct signals {
     inline static Server* server = nullptr;
@@ -149,6 +149,9 @@ struct signals {
 #if defined(_WIN32)
         ::SetConsoleCtrlHandler(
             [](DWORD what) -> BOOL {
+                if (what != CTRL_C_EVENT && what != CTRL_BREAK_EVENT) {
+                    return FALSE;  // the process ends when the handlers have returned
+                }
                 what == CTRL_C_EVENT ? server->stop() : server->drain(drain_ms);
                 return TRUE;
             },
