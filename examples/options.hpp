@@ -147,15 +147,7 @@ struct signals {
         server = &served;
         drain_ms = longest_drain_ms;
 #if defined(_WIN32)
-        ::SetConsoleCtrlHandler(
-            [](DWORD what) -> BOOL {
-                if (what != CTRL_C_EVENT && what != CTRL_BREAK_EVENT) {
-                    return FALSE;  // the process ends when the handlers have returned
-                }
-                what == CTRL_C_EVENT ? server->stop() : server->drain(drain_ms);
-                return TRUE;
-            },
-            TRUE);
+        ::SetConsoleCtrlHandler(on_key, TRUE);
 #else
         struct sigaction act = {};
         act.sa_handler = [](int) { server->drain(drain_ms); };
@@ -164,6 +156,17 @@ struct signals {
         ::sigaction(SIGINT, &act, nullptr);
 #endif
     }
+
+#if defined(_WIN32)
+    // No lambda: where the system's calls have a convention of their own none becomes a pointer.
+    static BOOL WINAPI on_key(DWORD what) {
+        if (what != CTRL_C_EVENT && what != CTRL_BREAK_EVENT) {
+            return FALSE;  // the process ends when the handlers have returned
+        }
+        what == CTRL_C_EVENT ? server->stop() : server->drain(drain_ms);
+        return TRUE;
+    }
+#endif
 };
 
 /// The one line on start: address, capacity, memory.
@@ -180,14 +183,13 @@ void announce(const char* program, const Server& server, const netio::endpoint& 
 #if defined(_WIN32)
 using thread = HANDLE;
 template <class Job>
+DWORD WINAPI run_job(void* of) {
+    static_cast<Job*>(of)->run();
+    return 0;
+}
+template <class Job>
 bool start(thread& made, Job& job) noexcept {
-    made = ::CreateThread(
-        nullptr, 0,
-        [](void* of) -> DWORD {
-            static_cast<Job*>(of)->run();
-            return 0;
-        },
-        &job, 0, nullptr);
+    made = ::CreateThread(nullptr, 0, run_job<Job>, &job, 0, nullptr);
     return made != nullptr;
 }
 inline void join(thread of) noexcept {
