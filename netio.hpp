@@ -8546,9 +8546,10 @@ struct kqueue_datagram_send {
 /// which is linked into a run list that the next `wait` works off, mostly without the kernel.
 ///
 /// The kernel tells how much there is to read or accept, so a read that took as much is the last.
-/// It forgets a descriptor when that is closed; what it told before is dropped by the generation,
-/// or, where udata is too narrow for one, because nothing was told of a connection whose
-/// registration has not been handed over yet.
+/// It forgets a descriptor when that is closed; what it told before is dropped by the generation.
+/// Where udata is too narrow for one: because nothing was told of a connection whose registration
+/// has not been handed over yet, and it is handed over when all that was told is worked off, or
+/// what is left of that has been looked through.
 ///
 /// Several workers on one listener all wake for a client: kqueue has nothing like EPOLLEXCLUSIVE.
 ///
@@ -9030,10 +9031,26 @@ private:
         }
     }
 
+    /// What was told and not worked off of the former owner of a slot whose registration is about
+    /// to be handed over. Where udata has no generation nothing would tell the two apart after it.
+    NETIO_COLD void drop_ready_of_former() noexcept {
+        for (std::uint32_t at = ready_at_; at != ready_end_; ++at) {
+            const token who{word_of(ready_[at])};
+            if (who.op() == operation::none &&
+                (connections_[who.index()].flags & unregistered) != 0) {
+                ready_[at] = change_of(wake_ident, EVFILT_USER, 0, word_of(wake_token));
+                ++stale_count_;
+            }
+        }
+    }
+
     /// Makes the changes without taking events: with EV_RECEIPT each one is answered for, in place.
     NETIO_COLD void flush_changes() noexcept {
         for (std::uint32_t at = 0; at < change_count_; ++at) {
             changes_[at].flags |= EV_RECEIPT;
+        }
+        if constexpr (sizeof(udata_word) < sizeof(token)) {
+            drop_ready_of_former();
         }
         hand_over_changes();
         const timespec at_once{};

@@ -2433,4 +2433,64 @@ TEST_CASE("kqueue drops stale events where udata has no room for a generation") 
     }
 }
 
+TEST_CASE("kqueue drops stale events without a generation though changes outgrow their list") {
+    using narrow = netio::basic_kqueue<kqueue_narrow_sys>;
+    constexpr netio::backend_limits sizes{300, 1, 1, 1};
+    std::vector<std::byte> raw(narrow::bytes_needed(sizes) + 64);
+    std::vector<std::byte> bytes(16 * 64);
+    std::vector<std::uint32_t> links(16);
+    netio::buffer_pool pool;
+    pool.attach(bytes.data(), links.data(), 16, 64, 8, 8, false);
+    narrow backend;
+    const auto at = reinterpret_cast<std::uintptr_t>(raw.data());
+    REQUIRE(backend.open({raw.data() + (64 - at % 64) % 64, narrow::bytes_needed(sizes)}, sizes,
+                         pool));
+    std::vector<int> peers;
+    const auto attach = [&](token who) {
+        int pair[2];
+        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
+        peers.push_back(pair[1]);
+        REQUIRE(::write(pair[0], "x", 1) == 1);  // a peer that closes without reading it resets
+        REQUIRE(backend.attach(pair[0], who));
+        backend.start_receive(who, {}, 1);
+    };
+    for (std::uint32_t index = 0; index < 8; ++index) {
+        attach(kqueue_who(index));
+    }
+    event out[4];
+    REQUIRE(backend.wait(out, 0) == 0);
+    for (const int each : peers) {
+        ::close(each);
+    }
+    peers.clear();
+    REQUIRE(backend.wait(out, kqueue_long_ns) == 4);  // four more are told of and not looked at
+    std::uint32_t told = 0;
+    for (const event& each : out) {
+        told |= 1u << each.who.index();
+    }
+    const std::uint32_t last = (told & 1u << 7) != 0 ? 0 : 7;  // of the other half
+    REQUIRE((told & 1u << last) == 0);
+    backend.start_close(kqueue_who(last), true);
+    REQUIRE(backend.wait(out, 0) == 4);  // three of the four, so the last one is still there
+    CHECK(out[0].kind == event_kind::closed);
+    CHECK(out[0].who == kqueue_who(last));
+    // The slot has a new owner, and more are attached than there is room for changes.
+    attach(kqueue_who(last, 2));
+    for (std::uint32_t index = 8; index < 300; ++index) {
+        attach(kqueue_who(index));
+    }
+    for (int turn = 0; turn < 8; ++turn) {
+        const std::uint32_t more = backend.wait(out, 0);
+        for (std::uint32_t one = 0; one < more; ++one) {
+            CHECK(out[one].who != kqueue_who(last, 2));
+        }
+    }
+    CHECK(backend.stale_count() == 1);
+    CHECK(pool.in_use(netio::side::input) == 0);
+    backend.close();
+    for (const int each : peers) {
+        ::close(each);
+    }
+}
+
 #endif
