@@ -9092,7 +9092,12 @@ private:
         if ((at.flags & send_waits) != 0) {
             resume_send(at, who.index());
         }
-        link(who.index() + 1);
+        // Nobody else is waiting: a receive that starts finds `readable`, one that lacks a buffer
+        // is served when it has one. A step that nobody needs would stand in the way of a release.
+        const std::uint32_t waiting = at.flags & (connecting | receiving | starved);
+        if (waiting == connecting || waiting == receiving) {
+            link(who.index() + 1);
+        }
     }
 
     /// It fails what finds no reason of its own: the socket gives its error away only once, maybe

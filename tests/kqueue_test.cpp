@@ -2333,6 +2333,49 @@ TEST_CASE("kqueue fails what it can't be told about: receives, sends and connect
     }
 }
 
+TEST_CASE("kqueue releases a connection that the kernel would not watch") {
+    for (const bool whole_call : {true, false}) {
+        CAPTURE(whole_call);
+        kqueue_rig rig;
+        kqueue_door door(rig);
+        kqueue_client client = door.connect(kqueue_who(0));
+        if (whole_call) {
+            kqueue_counts::plan(kqueue_call::wait, ENOMEM);
+        } else {
+            kqueue_counts::refuse(EVFILT_READ, ENOMEM);
+        }
+        rig.wait(0);
+        kqueue_counts::reset();
+        const netio::socket_handle handle = rig.backend.release(kqueue_who(0));
+        CHECK(::write(static_cast<int>(handle), "x", 1) == 1);
+        CHECK(client.receive(1) == "x");
+        rig.quiet();
+        kqueue_backend::close_handle(handle, false);
+    }
+}
+
+TEST_CASE("kqueue serves a receive without a buffer once though a change of it is refused") {
+    kqueue_rig rig(1);
+    kqueue_door door(rig);
+    kqueue_client client = door.connect(kqueue_who(0));
+    const std::uint32_t buffer = rig.pool.take(netio::side::input);
+    client.send("x");
+    rig.receive(kqueue_who(0));
+    rig.quiet();
+    kqueue_counts::plan(kqueue_call::send, EAGAIN);
+    rig.send(kqueue_who(0), "y");
+    kqueue_counts::refuse(EVFILT_WRITE, ENOMEM);
+    CHECK(rig.until(event_kind::sent).byte_count == 1);
+    kqueue_counts::reset();
+    rig.pool.give(buffer, netio::side::input, 0);
+    const event received = rig.until(event_kind::received);
+    CHECK(received.disarmed);
+    CHECK(rig.text_of(received) == "x");
+    const netio::socket_handle handle = rig.backend.release(kqueue_who(0));
+    rig.quiet();
+    kqueue_backend::close_handle(handle, false);
+}
+
 TEST_CASE("kqueue waits on when there is less room than it was told of") {
     kqueue_rig rig;
     kqueue_door door(rig);
