@@ -8677,9 +8677,10 @@ public:
         NETIO_ASSERT((at.flags & (receiving | sending | closing | in_run_list)) == 0);
         NETIO_ASSERT((at.flags & attached) != 0);
         const int descriptor = at.descriptor;
-        if ((at.flags & unregistered) != 0) {
-            drop_changes(descriptor);
-        } else {
+        if ((at.flags & changing) != 0) {
+            drop_changes(descriptor);  // the registration, or a wait for room that is over
+        }
+        if ((at.flags & unregistered) == 0) {
             change_now(descriptor, EVFILT_READ, EV_DELETE, plain(who));
         }
         at = connection{};

@@ -41,6 +41,7 @@ struct kqueue_counting_sys : netio::kqueue_sys {
     static inline int refused_filter = 0;  // the kernel refuses kept changes of this filter
     static inline int refused_code = 0;
     static inline int change_count = 0;  // that the last wait made
+    static inline int most_changes = 0;  // that one wait made
     static inline bool close_unseen = false;  // the queue keeps the knote, as some emulations do
     static inline bool interrupted = false;  // the next wait, when it has made its changes
     static inline bool peer_is_gone = false;  // accept tells no address
@@ -81,6 +82,7 @@ struct kqueue_counting_sys : netio::kqueue_sys {
         on_receive = nullptr;
         on_trigger = nullptr;
         close_unseen = interrupted = peer_is_gone = error_is_gone = false;
+        most_changes = 0;
         yields = 0;
     }
     static int of(kqueue_call which) { return counts[static_cast<int>(which)]; }
@@ -176,6 +178,7 @@ struct kqueue_counting_sys : netio::kqueue_sys {
     static int wait(int in, const kernel_event* changes, int count, kernel_event* out,
                     int count_max, const timespec* timeout) noexcept {
         change_count = count;
+        most_changes = count > most_changes ? count : most_changes;
         last_timeout_ns = timeout == nullptr
                               ? -1
                               : std::int64_t{timeout->tv_sec} * 1'000'000'000 + timeout->tv_nsec;
@@ -2201,6 +2204,37 @@ struct kqueue_crowd {
 };
 
 }  // namespace
+
+TEST_CASE("kqueue forgets the changes of a released connection that was registered before") {
+    kqueue_rig rig;
+    std::vector<int> peers;
+    for (std::uint32_t index = 0; index < 256; ++index) {  // as many as are kept
+        int pair[2];
+        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) == 0);
+        peers.push_back(pair[1]);
+        REQUIRE(rig.backend.attach(pair[0], kqueue_who(index)));
+    }
+    // The wait for room is one change too many; by the answers to the others the send is tried
+    // again and done, but the change is kept.
+    kqueue_counts::reset();
+    kqueue_counts::plan(kqueue_call::send, EAGAIN);
+    kqueue_counts::refuse(EVFILT_READ, ENOMEM);
+    rig.send(kqueue_who(255), "late");
+    CHECK(kqueue_counts::of(kqueue_call::flush) == 1);
+    CHECK(kqueue_counts::of(kqueue_call::send) == 2);
+    kqueue_counts::reset();
+    CHECK(rig.until(event_kind::sent).byte_count == 4);
+    CHECK(kqueue_counts::of(kqueue_call::wait) == 0);
+    const netio::socket_handle handle = rig.backend.release(kqueue_who(255));
+    CHECK(kqueue_counts::of(kqueue_call::change) == 1);
+    rig.quiet();
+    CHECK(kqueue_counts::of(kqueue_call::wait) > 0);
+    CHECK(kqueue_counts::most_changes == 0);
+    kqueue_backend::close_handle(handle, false);
+    for (const int each : peers) {
+        ::close(each);
+    }
+}
 
 TEST_CASE("kqueue enters the kernel for changes alone only when there are too many to keep") {
     kqueue_rig rig;
