@@ -7130,6 +7130,23 @@ inline bool of_one_client(int code) noexcept {
     }
 }
 
+/// The next client of a listener; below 0 where there is none, or none that lives.
+template <class Sys>
+int accept_client(int from, endpoint& peer) noexcept {
+    socket_address where;
+    socklen_t size = sizeof(where);
+    const int accepted = Sys::accept(from, &where.any, &size);
+    if (accepted >= 0 && size == 0) {  // macOS: it was reset while it waited, and has no address
+        Sys::close(accepted);
+        errno = ECONNABORTED;
+        return -1;
+    }
+    if (accepted >= 0) {
+        peer = to_endpoint(where, size);
+    }
+    return accepted;
+}
+
 /// A descriptor that is given up when there is no other, so that the client who waits in the queue
 /// learns at once that nobody serves it.
 template <class Sys>
@@ -9417,15 +9434,12 @@ private:
         std::uint32_t bound = to.room() < accepts_max ? to.room() : accepts_max;
         bound = waiting < bound ? static_cast<std::uint32_t>(waiting) : bound;
         for (std::uint32_t tried = 0; tried < bound; ++tried) {
-            detail::socket_address peer;
-            socklen_t size = sizeof(peer);
-            const int accepted = Sys::accept(at.descriptor, &peer.any, &size);
-            if (accepted >= 0 && size == 0) {
-                Sys::close(accepted);  // macOS: it was reset while it waited, and has no peer
-            } else if (accepted >= 0) {
+            endpoint peer;
+            const int accepted = detail::accept_client<Sys>(at.descriptor, peer);
+            if (accepted >= 0) {
                 event& out = to.put(who, operation::accept, event_kind::accepted);
                 out.handle = accepted;
-                out.peer = detail::to_endpoint(peer, size);
+                out.peer = peer;
             } else if (errno == EAGAIN) {
                 return;
             } else if (!detail::of_one_client(errno)) {
@@ -10303,13 +10317,12 @@ private:
         const token who = token_of(at, places_.listeners);
         const int from = descriptor_of(at);
         for (int tried = 0; tried < batch_max && to.room() != 0; ++tried) {
-            detail::socket_address peer;
-            socklen_t size = sizeof(peer);
-            const int accepted = Sys::accept(from, &peer.any, &size);
+            endpoint peer;
+            const int accepted = detail::accept_client<Sys>(from, peer);
             if (accepted >= 0) {
                 event& out = to.put(who, operation::accept, event_kind::accepted);
                 out.handle = accepted;
-                out.peer = detail::to_endpoint(peer, size);
+                out.peer = peer;
             } else if (errno == EAGAIN) {
                 return;
             } else if (!detail::of_one_client(errno)) {

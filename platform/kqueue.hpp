@@ -972,15 +972,12 @@ private:
         std::uint32_t bound = to.room() < accepts_max ? to.room() : accepts_max;
         bound = waiting < bound ? static_cast<std::uint32_t>(waiting) : bound;
         for (std::uint32_t tried = 0; tried < bound; ++tried) {
-            detail::socket_address peer;
-            socklen_t size = sizeof(peer);
-            const int accepted = Sys::accept(at.descriptor, &peer.any, &size);
-            if (accepted >= 0 && size == 0) {
-                Sys::close(accepted);  // macOS: it was reset while it waited, and has no peer
-            } else if (accepted >= 0) {
+            endpoint peer;
+            const int accepted = detail::accept_client<Sys>(at.descriptor, peer);
+            if (accepted >= 0) {
                 event& out = to.put(who, operation::accept, event_kind::accepted);
                 out.handle = accepted;
-                out.peer = detail::to_endpoint(peer, size);
+                out.peer = peer;
             } else if (errno == EAGAIN) {
                 return;
             } else if (!detail::of_one_client(errno)) {

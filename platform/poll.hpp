@@ -643,13 +643,12 @@ private:
         const token who = token_of(at, places_.listeners);
         const int from = descriptor_of(at);
         for (int tried = 0; tried < batch_max && to.room() != 0; ++tried) {
-            detail::socket_address peer;
-            socklen_t size = sizeof(peer);
-            const int accepted = Sys::accept(from, &peer.any, &size);
+            endpoint peer;
+            const int accepted = detail::accept_client<Sys>(from, peer);
             if (accepted >= 0) {
                 event& out = to.put(who, operation::accept, event_kind::accepted);
                 out.handle = accepted;
-                out.peer = detail::to_endpoint(peer, size);
+                out.peer = peer;
             } else if (errno == EAGAIN) {
                 return;
             } else if (!detail::of_one_client(errno)) {

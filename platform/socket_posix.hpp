@@ -678,6 +678,23 @@ inline bool of_one_client(int code) noexcept {
     }
 }
 
+/// The next client of a listener; below 0 where there is none, or none that lives.
+template <class Sys>
+int accept_client(int from, endpoint& peer) noexcept {
+    socket_address where;
+    socklen_t size = sizeof(where);
+    const int accepted = Sys::accept(from, &where.any, &size);
+    if (accepted >= 0 && size == 0) {  // macOS: it was reset while it waited, and has no address
+        Sys::close(accepted);
+        errno = ECONNABORTED;
+        return -1;
+    }
+    if (accepted >= 0) {
+        peer = to_endpoint(where, size);
+    }
+    return accepted;
+}
+
 /// A descriptor that is given up when there is no other, so that the client who waits in the queue
 /// learns at once that nobody serves it.
 template <class Sys>

@@ -40,6 +40,7 @@ struct poll_counting_sys : netio::poll_sys {
     static inline int last_timeout_ms = 0;
     static inline std::uint32_t last_count = 0;  // entries shown to poll
     static inline std::uint64_t allowed = 0;     // descriptors, if not 0
+    static inline bool peer_is_gone = false;     // accept tells no address
     static inline void (*on_receive)() = nullptr;
     static inline void (*on_write_wake)() = nullptr;
     static inline std::atomic<int> yields = 0;
@@ -71,6 +72,7 @@ struct poll_counting_sys : netio::poll_sys {
         fail_call = poll_call::count_;
         fail_at = fail_until = fail_any_at = 0;
         allowed = 0;
+        peer_is_gone = false;
         on_receive = on_write_wake = nullptr;
         yields = 0;
     }
@@ -87,7 +89,13 @@ struct poll_counting_sys : netio::poll_sys {
         return via(poll_call::socket, [&] { return real::open_socket(family, type); });
     }
     static int accept(int from, sockaddr* peer, socklen_t* size) noexcept {
-        return via(poll_call::accept, [&] { return real::accept(from, peer, size); });
+        const int made =
+            via(poll_call::accept, [&] { return real::accept(from, peer, size); });
+        if (peer_is_gone && size != nullptr) {
+            *size = 0;
+            peer_is_gone = false;
+        }
+        return made;
     }
     static ssize_t send(int to, const void* from, std::size_t count) noexcept {
         return via(poll_call::send, [&] { return real::send(to, from, count); });
@@ -1000,6 +1008,18 @@ TEST_CASE("poll goes on accepting after an error of one client, and stops after 
     rig.quiet();
     REQUIRE(rig.backend.start_accept(door.handle.handle, door.who));
     poll_backend::close_handle(rig.until(event_kind::accepted).handle, false);
+}
+
+TEST_CASE("poll closes a client that comes without an address, for it was reset in the queue") {
+    poll_rig rig;
+    poll_door door(rig);
+    poll_client gone(door.port);
+    poll_spy::peer_is_gone = true;
+    rig.wait(poll_long_ns);
+    CHECK(rig.seen.empty());
+    CHECK(gone.receive(1).empty());
+    poll_client next = door.connect(poll_who(0));
+    rig.close(poll_who(0));
 }
 
 TEST_CASE("poll closes the waiting client by its spare descriptor when descriptors run out") {
