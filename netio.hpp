@@ -7209,9 +7209,11 @@ ssize_t send_datagram(int from, bytes payload, const endpoint& to) noexcept {
     ssize_t sent = -1;
     errno = EDESTADDRREQ;
     // An error of an earlier datagram is fetched by the first call; the second one sends.
-    for (int tried = 0; size != 0 && sent < 0 && tried < 3; ++tried) {
+    for (int refused = 0; size != 0 && sent < 0 && refused < 3;) {
         sent = Sys::send_to(from, payload.data(), payload.size(), &peer.any, size);
-        if (sent < 0 && errno != EINTR && errno != ECONNREFUSED) {
+        if (sent < 0 && errno == ECONNREFUSED) {
+            ++refused;
+        } else if (sent < 0 && errno != EINTR) {
             break;
         }
     }

@@ -78,6 +78,20 @@ struct socket_posix_poor_sys : netio::linux_sys {
     static constexpr int quick_ack_option = -1;
 };
 
+/// Each send_to of a datagram fails with the next of these codes; after them they are sent.
+struct socket_posix_send_sys : netio::linux_sys {
+    static inline std::vector<int> codes;
+    static ssize_t send_to(int, const void*, std::size_t count, const sockaddr*,
+                           socklen_t) noexcept {
+        if (codes.empty()) {
+            return static_cast<ssize_t>(count);
+        }
+        errno = codes.front();
+        codes.erase(codes.begin());
+        return -1;
+    }
+};
+
 int socket_posix_open_descriptors() {
     int count = 0;
     DIR* folder = ::opendir("/proc/self/fd");
@@ -496,6 +510,22 @@ TEST_CASE("socket_posix holds nothing after a failure of any of its calls") {
     socket_posix_sys::plan(1);
     CHECK(sockets::local_endpoint<socket_posix_sys>(0).why == error::kernel_memory_empty);
     CHECK(netio::epoll::local_of(987'654).why == error::os_failure);
+}
+
+TEST_CASE("socket_posix sends a datagram whatever interrupts it, past errors of earlier ones") {
+    using sys = socket_posix_send_sys;
+    const auto sent = [](std::vector<int> codes) {
+        sys::codes = std::move(codes);
+        return sockets::send_datagram<sys>(0, netio::as_bytes("x"), netio::loopback_ipv4(9));
+    };
+    CHECK(sent({}) == 1);
+    CHECK(sent({EINTR, EINTR, EINTR, EINTR}) == 1);
+    CHECK(sent({ECONNREFUSED, EINTR, ECONNREFUSED, EINTR}) == 1);
+    CHECK(sent({ECONNREFUSED, ECONNREFUSED, ECONNREFUSED}) == -1);
+    CHECK(errno == ECONNREFUSED);
+    CHECK(sent({EINTR, EAGAIN, EINTR}) == -1);
+    CHECK(errno == EAGAIN);
+    CHECK(sys::codes.size() == 1);
 }
 
 TEST_CASE("socket_posix raises the soft limit of descriptors up to the hard one") {
