@@ -6471,6 +6471,9 @@ NETIO_END
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __APPLE__
+#include <sys/sysctl.h>
+#endif
 
 NETIO_BEGIN
 
@@ -6634,6 +6637,18 @@ struct posix_sys : detail::posix_options {
     static int set_descriptor_limit(const rlimit& wanted) noexcept {
         return ::setrlimit(RLIMIT_NOFILE, &wanted);
     }
+#ifdef __APPLE__
+    /// More than this no process has here, though the limit may say so, even "infinite".
+    static std::uint64_t descriptors_max() noexcept {
+        int most = 0;
+        std::size_t size = sizeof(most);
+        return ::sysctlbyname("kern.maxfilesperproc", &most, &size, nullptr, 0) == 0 && most > 0
+                   ? static_cast<std::uint64_t>(most)
+                   : std::uint64_t{OPEN_MAX};
+    }
+#else
+    static std::uint64_t descriptors_max() noexcept { return UINT64_MAX; }  // the limit says all
+#endif
     static void yield() noexcept { ::sched_yield(); }
     static std::uint64_t now_ns() noexcept {
         timespec now{};
@@ -7024,20 +7039,30 @@ result<endpoint> local_endpoint(socket_handle handle) noexcept {
     return to_endpoint(where, size);
 }
 
-/// Raises the soft limit of descriptors to `count` or as near as the hard limit lets; what holds
-/// afterwards.
+/// Raises the soft limit of descriptors to `count` or as near as the hard limit and the system let;
+/// what holds afterwards.
 template <class Sys>
 std::uint64_t raise_descriptor_limit(std::uint64_t count) noexcept {
     rlimit bound{};
     if (Sys::get_descriptor_limit(bound) != 0) {
         return 0;
     }
-    if (bound.rlim_cur >= count) {
-        return bound.rlim_cur;
+    const std::uint64_t most = Sys::descriptors_max();
+    const auto allowed = [most](rlim_t limit) {
+        const auto told = static_cast<std::uint64_t>(limit);
+        return told < most ? told : most;
+    };
+    const std::uint64_t hard = allowed(bound.rlim_max);
+    const std::uint64_t target = hard < count ? hard : count;
+    if (static_cast<std::uint64_t>(bound.rlim_cur) < target) {
+        rlimit wanted = bound;
+        wanted.rlim_cur = static_cast<rlim_t>(target);
+        // Some systems cut what they take, so it is read again; if that fails the old one counts.
+        if (Sys::set_descriptor_limit(wanted) == 0) {
+            Sys::get_descriptor_limit(bound);
+        }
     }
-    rlimit wanted = bound;
-    wanted.rlim_cur = bound.rlim_max < count ? bound.rlim_max : static_cast<rlim_t>(count);
-    return Sys::set_descriptor_limit(wanted) == 0 ? wanted.rlim_cur : bound.rlim_cur;
+    return allowed(bound.rlim_cur);
 }
 
 // ---- what a backend does with a socket; after EINTR each call is made again

@@ -64,12 +64,16 @@ struct socket_posix_sys : netio::linux_sys {
 };
 struct socket_posix_limit_sys : netio::linux_sys {
     static inline rlimit now{};
+    static inline std::uint64_t most = UINT64_MAX;  // of a process, whatever its limit says
+    static inline rlim_t cut = RLIM_INFINITY;       // no limit is set above this
+    static std::uint64_t descriptors_max() noexcept { return most; }
     static int get_descriptor_limit(rlimit& out) noexcept {
         out = now;
         return now.rlim_max == 0 ? -1 : 0;
     }
     static int set_descriptor_limit(const rlimit& wanted) noexcept {
         now = wanted;
+        now.rlim_cur = wanted.rlim_cur < cut ? wanted.rlim_cur : cut;
         return 0;
     }
 };
@@ -543,6 +547,23 @@ TEST_CASE("socket_posix raises the soft limit of descriptors up to the hard one"
     CHECK(holds >= 1);
     socket_posix_sys::plan(2);
     CHECK(sockets::raise_descriptor_limit<socket_posix_sys>(holds + 1) == holds);
+}
+
+TEST_CASE("socket_posix says what limit of descriptors holds, not what it asked for") {
+    using sys = socket_posix_limit_sys;
+    sys::most = 10'000;
+    sys::now = {100, RLIM_INFINITY};
+    CHECK(sockets::raise_descriptor_limit<sys>(20'000) == 10'000);
+    CHECK(sys::now.rlim_cur == 10'000);  // what the system refuses was not asked for
+    CHECK(sys::now.rlim_max == RLIM_INFINITY);
+    sys::now = {RLIM_INFINITY, RLIM_INFINITY};
+    CHECK(sockets::raise_descriptor_limit<sys>(20'000) == 10'000);
+    CHECK(sys::now.rlim_cur == RLIM_INFINITY);  // never lowered
+    sys::most = UINT64_MAX;
+    sys::cut = 5'000;
+    sys::now = {100, RLIM_INFINITY};
+    CHECK(sockets::raise_descriptor_limit<sys>(20'000) == 5'000);
+    sys::cut = RLIM_INFINITY;
 }
 
 TEST_CASE("socket_posix raises the descriptor limit of a real process as far as it is allowed") {
