@@ -9717,6 +9717,12 @@ NETIO_BEGIN
 /// The system calls of the poll backend. Tests put their own in place of it to count calls and to
 /// let the n-th one fail.
 struct poll_sys : posix_sys {
+    // Entries that one call takes, whatever the process's limit says: macOS has its own number.
+#ifdef __APPLE__
+    static constexpr std::uint32_t entries_max = OPEN_MAX;
+#else
+    static constexpr std::uint32_t entries_max = INT_MAX;
+#endif
     static int poll(pollfd* all, std::uint32_t count, int timeout_ms) noexcept {
         return ::poll(all, static_cast<nfds_t>(count), timeout_ms);
     }
@@ -9775,7 +9781,9 @@ static_assert(sizeof(poll_entry) + sizeof(pollfd) == 40, "the budget of a connec
 ///
 /// Costs: each look at the kernel is in proportion to the highest slot in use, and there is no
 /// handle that a foreign loop could wait on. poll refuses a table longer than the process may have
-/// descriptors: `open` raises that limit as far as it has to, or fails with `descriptors_limit`.
+/// descriptors, and macOS one of more than 10,240 entries: `open` raises that limit as far as it
+/// has to, or fails with `descriptors_limit`. Where the table is refused later, since the limit was
+/// lowered or the kernel lacks memory, it is shown again every few milliseconds.
 ///
 /// See `backend` for what each function promises. `Sys` makes the system calls.
 template <class Sys = poll_sys>
@@ -9805,7 +9813,8 @@ public:
         NETIO_ASSERT(memory.size() >= bytes_needed(sizes));
         NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(memory.data()) % 64 == 0);
         places_ = layout::of(sizes);
-        if (detail::raise_descriptor_limit<Sys>(places_.end) < places_.end) {
+        if (places_.end > Sys::entries_max ||
+            detail::raise_descriptor_limit<Sys>(places_.end) < places_.end) {
             return {error::descriptors_limit, 0};
         }
         int ends[2] = {-1, -1};
@@ -10040,6 +10049,8 @@ private:
     static constexpr std::uint32_t step_events_max = 2;
     /// System calls of one listener or datagram socket in a pass.
     static constexpr int batch_max = 16;
+    /// The longest sleep after the kernel refused the table.
+    static constexpr int refused_ms = 10;
 
     /// Where the kinds of entries begin in the table, and where the arrays lie in the memory.
     struct layout {
@@ -10234,6 +10245,11 @@ private:
                 timeout_ms = 0;
             }
             ready_count = Sys::poll(polls_, top_, timeout_ms);
+            if (ready_count < 0 && errno != EINTR && timeout_ms != 0) {
+                // The table was refused. Only the pipe for a while, or this would be a busy loop.
+                const bool longer = timeout_ms < 0 || timeout_ms > refused_ms;
+                ready_count = Sys::poll(polls_, 1, longer ? refused_ms : timeout_ms);
+            }
             if (to.count() == 0) {
                 wake_word_.take(to);
             }

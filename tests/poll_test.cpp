@@ -42,6 +42,7 @@ struct poll_counting_sys : netio::poll_sys {
     static inline std::uint64_t allowed = 0;     // descriptors, if not 0
     static inline bool peer_is_gone = false;     // accept tells no address
     static inline void (*on_receive)() = nullptr;
+    static inline void (*on_poll)() = nullptr;
     static inline void (*on_write_wake)() = nullptr;
     static inline std::atomic<int> yields = 0;
 
@@ -73,7 +74,7 @@ struct poll_counting_sys : netio::poll_sys {
         fail_at = fail_until = fail_any_at = 0;
         allowed = 0;
         peer_is_gone = false;
-        on_receive = on_write_wake = nullptr;
+        on_receive = on_poll = on_write_wake = nullptr;
         yields = 0;
     }
     static int of(poll_call which) { return counts[static_cast<int>(which)]; }
@@ -147,6 +148,9 @@ struct poll_counting_sys : netio::poll_sys {
     static int poll(pollfd* all, std::uint32_t count, int timeout_ms) noexcept {
         last_timeout_ms = timeout_ms;
         last_count = count;
+        if (on_poll != nullptr) {
+            on_poll();
+        }
         return via(poll_call::poll, [&] { return real::poll(all, count, timeout_ms); });
     }
     static int open_wake(int (&ends)[2]) noexcept {
@@ -181,6 +185,11 @@ struct poll_counting_sys : netio::poll_sys {
         }
         return via(poll_call::set_limit, [&] { return real::set_descriptor_limit(wanted); });
     }
+};
+
+/// As where poll takes no more entries, here one too few.
+struct poll_short_sys : netio::poll_sys {
+    static constexpr std::uint32_t entries_max = 308;
 };
 
 using poll_spy = poll_counting_sys;
@@ -1306,13 +1315,58 @@ TEST_CASE("poll rounds time-outs up, never blocks for zero and survives a failin
     CHECK(poll_spy::last_timeout_ms == 1);
     rig.wait(1'000'001);
     CHECK(poll_spy::last_timeout_ms == 2);
-    for (const int code : {EINTR, EINVAL, ENOMEM}) {
-        poll_spy::plan(poll_call::poll, code, 1, 2);
-        CHECK(rig.wait(netio::forever_ns) == 0);  // early, without an event
-        CHECK(poll_spy::last_timeout_ms == -1);
-        CHECK(rig.wait(netio::forever_ns - 1) == 0);
-        CHECK(poll_spy::last_timeout_ms == INT_MAX);
+    poll_spy::plan(poll_call::poll, EINTR, 1, 2);
+    CHECK(rig.wait(netio::forever_ns) == 0);  // early, without an event
+    CHECK(poll_spy::last_timeout_ms == -1);
+    CHECK(rig.wait(netio::forever_ns - 1) == 0);
+    CHECK(poll_spy::last_timeout_ms == INT_MAX);
+}
+
+TEST_CASE("poll does not spin while the kernel refuses its table, and hears a wake-up") {
+    poll_rig rig;
+    poll_door door(rig);
+    rig.wait(0);
+    for (const int code : {EINVAL, ENOMEM}) {
+        CAPTURE(code);
+        poll_spy::reset();
+        poll_spy::plan(poll_call::poll, code);
+        CHECK(rig.wait(netio::forever_ns) == 0);
+        CHECK(poll_spy::of(poll_call::poll) == 2);
+        CHECK(poll_spy::last_timeout_ms == 10);
+        CHECK(poll_spy::last_count == 1);  // the pipe
+        poll_spy::plan(poll_call::poll, code);
+        CHECK(rig.wait(1) == 0);
+        CHECK(poll_spy::last_timeout_ms == 1);
+        poll_spy::plan(poll_call::poll, code);
+        CHECK(rig.wait(0) == 0);
+        CHECK(poll_spy::last_timeout_ms == 0);
+        CHECK(poll_spy::last_count != 1);
     }
+    poll_spy::reset();
+    poll_spy::plan(poll_call::poll, EINVAL);
+    poll_signalled = &rig.backend;
+    poll_spy::on_poll = [] {
+        poll_spy::on_poll = nullptr;
+        poll_signalled->wake();
+    };
+    CHECK(rig.wait(netio::forever_ns) == 1);
+    CHECK(rig.out[0].kind == event_kind::woken);
+    CHECK(poll_spy::of(poll_call::read_wake) == 1);
+    poll_signalled = nullptr;
+    rig.seen.clear();
+    poll_client client(door.port);
+    poll_backend::close_handle(rig.until(event_kind::accepted).handle, false);
+}
+
+TEST_CASE("poll opens no table of more entries than one call takes") {
+    static std::vector<std::byte> raw(poll_backend::bytes_needed(poll_sizes) + 64);
+    netio::buffer_pool pool;
+    const auto at = reinterpret_cast<std::uintptr_t>(raw.data());
+    netio::basic_poll<poll_short_sys> backend;
+    const netio::os_status opened = backend.open(
+        {raw.data() + (64 - at % 64) % 64, raw.size() - 64}, poll_sizes, pool);
+    CHECK(opened.why == netio::error::descriptors_limit);
+    CHECK(opened.os_code == 0);
 }
 
 TEST_CASE("poll shows no interruption and no would-block to anybody") {
