@@ -4818,7 +4818,9 @@ struct socket_options {
     std::uint32_t keepalive_interval_s = 0;
     std::uint32_t keepalive_probes = 0;
     std::uint32_t user_timeout_ms = 0;   ///< TCP_USER_TIMEOUT
-    std::uint8_t dscp = 0;               ///< upper six bits of IP_TOS / IPV6_TCLASS
+    /// Upper six bits of IP_TOS / IPV6_TCLASS. What a dual-stack socket sends as IPv4 is marked on
+    /// Linux only.
+    std::uint8_t dscp = 0;
     std::string_view bind_device{};      ///< SO_BINDTODEVICE
     std::span<const raw_option> raw{};
 };
@@ -6530,10 +6532,13 @@ struct posix_options {
 #else
     static constexpr int reuse_port_option = SO_REUSEPORT;
 #endif
+    // Linux alone lets a socket of IPv6 be marked for the IPv4 it carries; elsewhere it is EINVAL.
 #ifdef __linux__
     static constexpr bool abstract_names = true;
+    static constexpr bool ipv6_takes_ip_tos = true;
 #else
     static constexpr bool abstract_names = false;
+    static constexpr bool ipv6_takes_ip_tos = false;
 #endif
 };
 
@@ -6878,7 +6883,7 @@ void set_traffic_class(option_setter<Sys>& to, int family, bool dual_stack,
     if (family == AF_INET6) {
         to.set_unless_zero(IPPROTO_IPV6, IPV6_TCLASS, octet);
     }
-    if (family == AF_INET || dual_stack) {
+    if (family == AF_INET || (dual_stack && Sys::ipv6_takes_ip_tos)) {
         to.set_unless_zero(IPPROTO_IP, IP_TOS, octet);
     }
 }

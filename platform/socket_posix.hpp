@@ -78,10 +78,13 @@ struct posix_options {
 #else
     static constexpr int reuse_port_option = SO_REUSEPORT;
 #endif
+    // Linux alone lets a socket of IPv6 be marked for the IPv4 it carries; elsewhere it is EINVAL.
 #ifdef __linux__
     static constexpr bool abstract_names = true;
+    static constexpr bool ipv6_takes_ip_tos = true;
 #else
     static constexpr bool abstract_names = false;
+    static constexpr bool ipv6_takes_ip_tos = false;
 #endif
 };
 
@@ -426,7 +429,7 @@ void set_traffic_class(option_setter<Sys>& to, int family, bool dual_stack,
     if (family == AF_INET6) {
         to.set_unless_zero(IPPROTO_IPV6, IPV6_TCLASS, octet);
     }
-    if (family == AF_INET || dual_stack) {
+    if (family == AF_INET || (dual_stack && Sys::ipv6_takes_ip_tos)) {
         to.set_unless_zero(IPPROTO_IP, IP_TOS, octet);
     }
 }

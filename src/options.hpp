@@ -43,7 +43,9 @@ struct socket_options {
     std::uint32_t keepalive_interval_s = 0;
     std::uint32_t keepalive_probes = 0;
     std::uint32_t user_timeout_ms = 0;   ///< TCP_USER_TIMEOUT
-    std::uint8_t dscp = 0;               ///< upper six bits of IP_TOS / IPV6_TCLASS
+    /// Upper six bits of IP_TOS / IPV6_TCLASS. What a dual-stack socket sends as IPv4 is marked on
+    /// Linux only.
+    std::uint8_t dscp = 0;
     std::string_view bind_device{};      ///< SO_BINDTODEVICE
     std::span<const raw_option> raw{};
 };

@@ -80,6 +80,7 @@ struct socket_posix_limit_sys : netio::linux_sys {
 struct socket_posix_poor_sys : netio::linux_sys {
     static constexpr bool abstract_names = false;
     static constexpr int quick_ack_option = -1;
+    static constexpr bool ipv6_takes_ip_tos = false;
 };
 
 /// Each send_to of a datagram fails with the next of these codes; after them they are sent.
@@ -304,6 +305,15 @@ TEST_CASE("socket_posix marks IPv6 traffic too, on a dual-stack socket both kind
     REQUIRE(dual);
     CHECK(dual.option(IPPROTO_IPV6, IPV6_TCLASS) == 40);
     CHECK(dual.option(IPPROTO_IP, IP_TOS) == 40);
+    const socket_posix_handle elsewhere = sockets::listen_stream<socket_posix_poor_sys>(
+        {netio::any_ipv6(0), {}}, options);
+    REQUIRE(elsewhere);
+    CHECK(elsewhere.option(IPPROTO_IPV6, IPV6_TCLASS) == 40);
+    CHECK(elsewhere.option(IPPROTO_IP, IP_TOS) == 0);
+    const socket_posix_handle datagrams = sockets::open_bound_datagram<socket_posix_poor_sys>(
+        netio::any_ipv6(0), {.dual_stack = true, .socket = options.socket});
+    REQUIRE(datagrams);
+    CHECK(datagrams.option(IPPROTO_IP, IP_TOS) == 0);
 }
 
 TEST_CASE("socket_posix refuses options out of range and options the system has not") {
