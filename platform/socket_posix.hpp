@@ -78,6 +78,12 @@ struct posix_options {
 #else
     static constexpr int reuse_port_option = SO_REUSEPORT;
 #endif
+    // Out of descriptors, macOS takes the client out of the queue and closes it; others leave it.
+#ifdef __APPLE__
+    static constexpr bool full_accept_drops_client = true;
+#else
+    static constexpr bool full_accept_drops_client = false;
+#endif
     // Linux alone lets a socket of IPv6 be marked for the IPv4 it carries; elsewhere it is EINVAL.
 #ifdef __linux__
     static constexpr bool abstract_names = true;
@@ -724,12 +730,13 @@ int accept_client(int from, endpoint& peer) noexcept {
 }
 
 /// A descriptor that is given up when there is no other, so that the client who waits in the queue
-/// learns at once that nobody serves it.
+/// learns at once that nobody serves it. None is kept where the system drops that client itself: a
+/// second one would go with it.
 template <class Sys>
 class spare_descriptor {
 public:
     void refill() noexcept {
-        if (spare_ == 0) {
+        if (spare_ == 0 && !Sys::full_accept_drops_client) {
             spare_ = Sys::open_spare() + 1;  // 0 where there is none
         }
     }

@@ -97,6 +97,21 @@ struct socket_posix_send_sys : netio::linux_sys {
     }
 };
 
+/// Out of descriptors; as on macOS, where the client who waited is gone then.
+struct socket_posix_full_sys : netio::linux_sys {
+    static constexpr bool full_accept_drops_client = true;
+    static inline int calls = 0;
+    static int accept(int, sockaddr*, socklen_t*) noexcept {
+        ++calls;
+        errno = EMFILE;
+        return -1;
+    }
+    static int open_spare() noexcept {
+        ++calls;
+        return -1;
+    }
+};
+
 int socket_posix_open_descriptors() {
     int count = 0;
     DIR* folder = ::opendir("/proc/self/fd");
@@ -524,6 +539,17 @@ TEST_CASE("socket_posix holds nothing after a failure of any of its calls") {
     socket_posix_sys::plan(1);
     CHECK(sockets::local_endpoint<socket_posix_sys>(0).why == error::kernel_memory_empty);
     CHECK(netio::epoll::local_of(987'654).why == error::os_failure);
+}
+
+TEST_CASE("socket_posix accepts no second client where the system has dropped one already") {
+    socket_posix_full_sys::calls = 0;
+    sockets::spare_descriptor<socket_posix_full_sys> spare;
+    spare.refill();
+    const netio::os_status told = spare.accept_failed(0, EMFILE);
+    CHECK(told.why == error::descriptors_empty);
+    CHECK(told.os_code == EMFILE);
+    CHECK(socket_posix_full_sys::calls == 0);
+    spare.close();
 }
 
 TEST_CASE("socket_posix sends a datagram whatever interrupts it, past errors of earlier ones") {
