@@ -72,11 +72,15 @@ struct posix_options {
 #else
     static constexpr int bind_device_option = -1;
 #endif
-    // FreeBSD shares connections out under a name of its own; elsewhere the plain one does.
-#ifdef SO_REUSEPORT_LB
+    // Several listeners of one port. Linux and DragonFly share connections out among them; FreeBSD
+    // does so under a name of its own. On macOS and elsewhere the port is shared, but one of them
+    // may get every connection.
+#if defined(SO_REUSEPORT_LB)
     static constexpr int reuse_port_option = SO_REUSEPORT_LB;
-#else
+#elif defined(SO_REUSEPORT)
     static constexpr int reuse_port_option = SO_REUSEPORT;
+#else
+    static constexpr int reuse_port_option = -1;
 #endif
     // Out of descriptors, macOS takes the client out of the queue and closes it; others leave it.
 #ifdef __APPLE__
