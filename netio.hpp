@@ -6572,10 +6572,12 @@ struct posix_sys : detail::posix_options {
     static int open_socket(int family, int type) noexcept {
         return prepared(::socket(family, type, 0));
     }
-    // Accepted sockets have O_NONBLOCK of their listener here, and its SO_NOSIGPIPE.
     static int accept(int from, sockaddr* peer, socklen_t* size) noexcept {
         const int made = ::accept(from, peer, size);
-        return made < 0 || ::fcntl(made, F_SETFD, FD_CLOEXEC) == 0 ? made : dropped(made);
+        if (made < 0 || (::fcntl(made, F_SETFD, FD_CLOEXEC) == 0 && hand_down(from, made) == 0)) {
+            return made;
+        }
+        return dropped(made);
     }
     static int prepared(int made) noexcept {
         if (made < 0 || (::fcntl(made, F_SETFD, FD_CLOEXEC) == 0 &&
@@ -6590,6 +6592,25 @@ struct posix_sys : detail::posix_options {
         errno = code;
         return -1;
     }
+#ifdef __APPLE__
+    /// Accepted sockets have O_NONBLOCK of their listener here, its SO_NOSIGPIPE, and all it wants
+    /// of keepalive but the idle time. Fails for nobody: who is gone already needs none.
+    static int hand_down(int from, int made) noexcept {
+        int value = 0;
+        socklen_t size = sizeof(value);
+        if (::getsockopt(from, SOL_SOCKET, SO_KEEPALIVE, &value, &size) != 0 || value == 0) {
+            return 0;
+        }
+        size = sizeof(value);
+        if (::getsockopt(from, IPPROTO_TCP, TCP_KEEPALIVE, &value, &size) == 0) {
+            ::setsockopt(made, IPPROTO_TCP, TCP_KEEPALIVE, &value, sizeof(value));
+        }
+        return 0;
+    }
+#else
+    /// POSIX lets accepted sockets have nothing of their listener's O_NONBLOCK.
+    static int hand_down(int, int made) noexcept { return ::fcntl(made, F_SETFL, O_NONBLOCK); }
+#endif
 #endif
 
 #ifdef __APPLE__
@@ -6605,6 +6626,8 @@ struct posix_sys : detail::posix_options {
         value = 1;
         return ::setsockopt(what, SOL_SOCKET, SO_NOSIGPIPE, &value, sizeof(value));
     }
+#elif !defined(MSG_NOSIGNAL)
+#error "netio: this system has neither MSG_NOSIGNAL nor macOS's way to keep SIGPIPE off"
 #else
     static constexpr int send_flags = MSG_NOSIGNAL;
     static int hush(int) noexcept { return 0; }  // each send says so
