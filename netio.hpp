@@ -84,8 +84,9 @@
 #define NETIO_HAS_POSIX 0
 #endif
 #define NETIO_HAS_POLL NETIO_HAS_POSIX
-// OpenBSD and NetBSD before 10 have no EVFILT_USER, which wakes the loop. Linux has no kqueue, but
-// an emulation on the include path is taken, as the tests do; it is never the default there.
+// NetBSD before 10 and OpenBSD before 7.8 have no EVFILT_USER, which wakes the loop; every OpenBSD
+// has poll here, since nobody has tried the newer ones. Linux has no kqueue, but an emulation on
+// the include path is taken, as the tests do; it is never the default there.
 #if defined(__NetBSD__)
 #include <sys/param.h>
 #endif
@@ -4839,7 +4840,9 @@ struct listen_options {
     /// Connections the kernel holds for us; 0: the system's maximum.
     std::uint32_t backlog = 0;
     bool reuse_address = true;           ///< SO_REUSEADDR (Windows means another thing by it)
-    bool reuse_port = false;             ///< SO_REUSEPORT
+    /// SO_REUSEPORT, for several listeners of one port. Linux, FreeBSD and DragonFly share the
+    /// connections out among them; elsewhere one of them may get all.
+    bool reuse_port = false;
     std::uint32_t defer_accept_s = 0;    ///< TCP_DEFER_ACCEPT; deadlines start at accept
     std::uint32_t fast_open = 0;         ///< TCP_FASTOPEN queue
     /// Connections of this listener at once; 0: only the global bound.

@@ -43,8 +43,9 @@
 #define NETIO_HAS_POSIX 0
 #endif
 #define NETIO_HAS_POLL NETIO_HAS_POSIX
-// OpenBSD and NetBSD before 10 have no EVFILT_USER, which wakes the loop. Linux has no kqueue, but
-// an emulation on the include path is taken, as the tests do; it is never the default there.
+// NetBSD before 10 and OpenBSD before 7.8 have no EVFILT_USER, which wakes the loop; every OpenBSD
+// has poll here, since nobody has tried the newer ones. Linux has no kqueue, but an emulation on
+// the include path is taken, as the tests do; it is never the default there.
 #if defined(__NetBSD__)
 #include <sys/param.h>
 #endif

@@ -64,7 +64,9 @@ struct listen_options {
     /// Connections the kernel holds for us; 0: the system's maximum.
     std::uint32_t backlog = 0;
     bool reuse_address = true;           ///< SO_REUSEADDR (Windows means another thing by it)
-    bool reuse_port = false;             ///< SO_REUSEPORT
+    /// SO_REUSEPORT, for several listeners of one port. Linux, FreeBSD and DragonFly share the
+    /// connections out among them; elsewhere one of them may get all.
+    bool reuse_port = false;
     std::uint32_t defer_accept_s = 0;    ///< TCP_DEFER_ACCEPT; deadlines start at accept
     std::uint32_t fast_open = 0;         ///< TCP_FASTOPEN queue
     /// Connections of this listener at once; 0: only the global bound.
