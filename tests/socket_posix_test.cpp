@@ -65,13 +65,16 @@ struct socket_posix_sys : netio::linux_sys {
 struct socket_posix_limit_sys : netio::linux_sys {
     static inline rlimit now{};
     static inline std::uint64_t most = UINT64_MAX;  // of a process, whatever its limit says
-    static inline rlim_t cut = RLIM_INFINITY;       // no limit is set above this
+    static inline rlim_t cut = RLIM_INFINITY;       // no limit is set above this; 0: none at all
     static std::uint64_t descriptors_max() noexcept { return most; }
     static int get_descriptor_limit(rlimit& out) noexcept {
         out = now;
         return now.rlim_max == 0 ? -1 : 0;
     }
     static int set_descriptor_limit(const rlimit& wanted) noexcept {
+        if (cut == 0) {
+            return -1;
+        }
         now = wanted;
         now.rlim_cur = wanted.rlim_cur < cut ? wanted.rlim_cur : cut;
         return 0;
@@ -599,7 +602,13 @@ TEST_CASE("socket_posix says what limit of descriptors holds, not what it asked 
     sys::cut = 5'000;
     sys::now = {100, RLIM_INFINITY};
     CHECK(sockets::raise_descriptor_limit<sys>(20'000) == 5'000);
+    sys::cut = 0;
+    sys::now = {100, 200};
+    CHECK(sockets::raise_descriptor_limit<sys>(150) == 100);
     sys::cut = RLIM_INFINITY;
+    rlimit own{};
+    REQUIRE(netio::linux_sys::get_descriptor_limit(own) == 0);
+    CHECK(netio::linux_sys::set_descriptor_limit(own) == 0);  // as it was
 }
 
 TEST_CASE("socket_posix raises the descriptor limit of a real process as far as it is allowed") {
