@@ -19,6 +19,7 @@ import programs
 import tap
 
 COMPILER = "x86_64-w64-mingw32-g++-posix"
+COMPILER_32 = "i686-w64-mingw32-g++-posix"
 ROOT = programs.ROOT
 BUILD = programs.BUILD
 STRICT = ["-std=c++20", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Wundef", "-Werror",
@@ -60,9 +61,9 @@ backend windows
 """
 
 
-def compile_with(words, output):
+def compile_with(words, output, compiler=COMPILER):
     """None if the compiler made `output`, else what it said."""
-    done = subprocess.run([COMPILER, *words, "-o", str(output)], cwd=ROOT, text=True,
+    done = subprocess.run([compiler, *words, "-o", str(output)], cwd=ROOT, text=True,
                           capture_output=True)
     return None if done.returncode == 0 else done.stderr or "no reason given"
 
@@ -98,6 +99,16 @@ def build_examples():
                            capture_output=True).stdout.split()
     tap.check("windows: a planted malloc is found in an object",
               any(ALLOCATES.match(name) for name in names), names)
+
+
+def build_for_32_bits():
+    """Where the system's functions have a calling convention of their own. Nothing runs it here."""
+    if not shutil.which(COMPILER_32):
+        tap.skip("windows: 32 bits", "not installed: g++-mingw-w64-i686")
+        return
+    said = compile_with([*STRICT, *BARE, "examples/gateway.cpp", "-lws2_32"],
+                        BUILD / "gateway32.exe", COMPILER_32)
+    tap.check("windows: examples/gateway.cpp builds for 32 bits", said is None, said)
 
 
 def build_beside_the_systems_headers():
@@ -294,6 +305,7 @@ def main():
     alone = sys.argv[1:] == ["resets"]
     if not alone:
         build_examples()
+        build_for_32_bits()
         build_beside_the_systems_headers()
     # A server of Wine that stays: one that a program starts would keep that program's output open.
     for words in (["wineserver", "-p"], ["wine", "wineboot", "-i"]):
