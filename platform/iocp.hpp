@@ -1283,7 +1283,7 @@ private:
         accept_slot& mine = *reinterpret_cast<accept_slot*>(what.operation);
         const std::uint32_t index = index_of(mine);
         listener& at = listeners_[index];
-        if (!mine.outstanding) {
+        if (!mine.outstanding || !mine.shared.ended()) {
             ++stale_count_;
             return;
         }
@@ -1554,7 +1554,7 @@ private:
         const auto index = static_cast<std::uint32_t>(offset / sizeof(datagram_send));
         NETIO_ASSERT(index < sizes_.datagram_sends);
         datagram_send& at = datagram_sends_[index];
-        if ((at.flags & send_in_kernel) == 0) {
+        if ((at.flags & send_in_kernel) == 0 || !at.shared.ended()) {
             ++stale_count_;
             return;
         }
@@ -1722,9 +1722,8 @@ private:
     }
     template <class Block>
     void take_back(Block& at, std::uint32_t mark) noexcept {
-        if ((at.flags & mark) != 0 && at.shared.ended()) {
+        if (ends(at, mark)) {
             at.shared.home = nullptr;
-            at.flags &= ~mark;
             --outstanding_count_;
         }
     }
@@ -1750,7 +1749,7 @@ private:
         }
         if (what.key == key_listener) {
             accept_slot& mine = *reinterpret_cast<accept_slot*>(what.operation);
-            if (mine.outstanding) {
+            if (mine.outstanding && mine.shared.ended()) {
                 take_back_accept(listeners_[index_of(mine)], mine);
             }
         } else if (what.key == key_datagram) {
@@ -1761,20 +1760,22 @@ private:
         }
     }
 
-    /// A send's always is; a receive's unless it ended at once before. Only once.
+    /// Has an operation ended that was the kernel's until now?
     bool was_awaited(const detail::windows::completion& what) noexcept {
         const auto* const at_op = reinterpret_cast<const std::byte*>(what.operation);
         const auto* const at_sends = reinterpret_cast<const std::byte*>(datagram_sends_);
         if (at_op >= at_sends) {
             const auto place = static_cast<std::size_t>(at_op - at_sends);
-            datagram_sends_[place / sizeof(datagram_send)].flags &= ~send_in_kernel;
-            return true;
+            return ends(datagram_sends_[place / sizeof(datagram_send)], send_in_kernel);
         }
         const auto offset = static_cast<std::size_t>(
             at_op - reinterpret_cast<const std::byte*>(datagram_sockets_));
-        datagram_socket& at = datagram_sockets_[offset / sizeof(datagram_socket)];
-        const bool awaited = (at.flags & receive_in_kernel) != 0 && at.shared.ended();
-        at.flags &= awaited ? ~receive_in_kernel : ~0u;
+        return ends(datagram_sockets_[offset / sizeof(datagram_socket)], receive_in_kernel);
+    }
+    template <class Block>
+    static bool ends(Block& at, std::uint32_t mark) noexcept {
+        const bool awaited = (at.flags & mark) != 0 && at.shared.ended();
+        at.flags &= awaited ? ~mark : ~0u;
         return awaited;
     }
 

@@ -110,6 +110,7 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     static inline std::vector<std::pair<socket_type, int>> options;  // that were set, in order
     static inline bool receive_came = false;  // the newest one's completion
     static inline overlapped* newest_receive = nullptr;  // of a connection
+    static inline overlapped* newest_accept = nullptr;
     // As Windows does: a datagram that does not fit ends the receive at once, and yet a packet is
     // posted. Here those are kept until `post_late` lets them go.
     static inline bool cuts_at_once = false;
@@ -276,6 +277,7 @@ struct iocp_counting_sys : netio_test::conformance_windows_sys {
     static int accept_overlapped(windows::accept_ex how, socket_type listener, socket_type into,
                                  void* addresses_at, std::uint32_t address_bytes,
                                  overlapped* op) noexcept {
+        newest_accept = op;
         note(addresses_at, 2 * std::size_t{address_bytes});
         return enter(iocp_call::accept)
                    ? real::accept_overlapped(how, listener, into, addresses_at, address_bytes, op)
@@ -996,6 +998,24 @@ TEST_CASE("iocp gives no connection of an accept whose start has failed") {
     const iocp_peer client = w.connect();
     CHECK(w.until([&] { return w.count(working) == 1; }));
     CHECK(w.count(failing) == 0);
+}
+
+/// As one sent on to a loop that closed and opened again meanwhile.
+TEST_CASE("iocp drops a packet of an accept that still waits") {
+    const iocp_held held;
+    iocp_world w;
+    const token acceptor = token::of(0, 900);
+    REQUIRE(w.kernel.start_accept(w.listener, acceptor));
+    iocp_sys::real::post(iocp_sys::newest_port, 0, 3, iocp_sys::newest_accept);
+    w.quiet();
+    CHECK(w.count(acceptor) == 0);
+    CHECK(w.kernel.stale_count() == 1);
+    const iocp_peer client = w.connect();
+    CHECK(w.until([&] { return w.count(acceptor) == 1; }));
+    iocp_sys::real::post(iocp_sys::newest_port, 0, 3, iocp_sys::newest_accept);
+    w.close_accepted();
+    w.kernel.close();
+    CHECK(iocp_sys::sockets == 2);  // the world's own
 }
 
 /// As a server's workers do: each stops its accepts, then closes.
