@@ -30,7 +30,9 @@ struct service_kernel : Backend {
         constexpr std::uint64_t glance_ns = 1'000'000;
         const bool may_skip = skip_ns != 0 && timeout_ns >= glance_ns;
         const std::uint32_t count = Backend::wait(out, may_skip ? glance_ns : timeout_ns);
-        skipped_ns += may_skip && count == 0 ? skip_ns : 0;
+        if (may_skip && count == 0) {
+            skipped_ns += skip_ns;  // never in a case with threads
+        }
         return count;
     }
     netio::os_status attach(netio::socket_handle handle, netio::token who) noexcept {
