@@ -460,7 +460,8 @@ inline bool open_queue(queue& made) {
 
 }  // namespace kqueue_double
 
-extern "C" __attribute__((used)) inline int close(int descriptor) {
+// Inlined by every compiler: the thread sanitizer has a `close` of its own, which is linked first.
+extern "C" __attribute__((used, always_inline)) inline int close(int descriptor) {
     kqueue_double::closing(descriptor);
     return static_cast<int>(::syscall(SYS_close, descriptor));
 }
