@@ -23,7 +23,7 @@
 //   floor 5 · src/connection.hpp · one connection: its 848 bytes, and what a handler may do with it
 //   floor 5 · src/datagram.hpp · UDP sockets as a handler sees them
 //   floor 5 · platform/socket_posix.hpp · sockets of POSIX systems: errors, addresses, options, making them
-//   floor 5 · platform/waiting.hpp · what the wait of each backend needs: its events, its sleep, its wake
+//   floor 5 · platform/waiting.hpp · what the wait of each backend needs: events, blocks in lines, sleep, wake
 //   floor 6 · platform/epoll.hpp · the Linux backend over epoll: registered once, edge-triggered
 //   floor 6 · platform/kqueue.hpp · the backend of macOS and the BSDs over kqueue: changes ride on the wait
 //   floor 6 · platform/poll.hpp · the backend of every POSIX system over poll: small, complete, read first
@@ -7320,7 +7320,7 @@ NETIO_END
 #endif
 
 // ==== platform/waiting.hpp ========================================================================
-// floor 5 · what the wait of each backend needs: its events, its sleep, its wake
+// floor 5 · what the wait of each backend needs: events, blocks in lines, sleep, wake
 
 #include <atomic>
 #include <climits>
@@ -7417,6 +7417,106 @@ private:
     std::atomic<std::uint32_t> word_{0};
 };
 
+/// The neighbours of a receive that waits for a buffer, as ids.
+struct block_links {
+    std::uint32_t previous;
+    std::uint32_t next;
+};
+
+/// The blocks of a backend and the two lines that run through them: blocks whose next step needs no
+/// event of the kernel, and receives that wait for a buffer, in the order they came. Blocks have
+/// `flags` and `next`, those that receive `starved`, too. All zero: no block is in a line.
+template <class Connection, class DatagramSocket, class DatagramSend>
+class block_lines {
+protected:
+    // An id names a block of any kind in a line: its kind and its index plus one.
+    static constexpr std::uint32_t id_index = (1u << 30) - 1;
+    static constexpr std::uint32_t datagram_kind = 1u << 30;
+    static constexpr std::uint32_t send_kind = 2u << 30;
+
+    // Flags of all blocks; those of a backend's own are others.
+    static constexpr std::uint32_t in_run_list = 1u << 22;
+    static constexpr std::uint32_t starved = 1u << 23;
+
+    std::uint32_t& flags_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        switch (id & ~id_index) {
+        case 0: return connections_[index].flags;
+        case datagram_kind: return datagram_sockets_[index].flags;
+        default: return datagram_sends_[index].flags;
+        }
+    }
+
+    void empty_lines() noexcept {
+        run_first_ = run_last_ = run_count_ = 0;
+        starved_first_ = starved_last_ = 0;
+    }
+
+    void link(std::uint32_t id) noexcept {
+        std::uint32_t& flags = flags_of(id);
+        if ((flags & in_run_list) != 0) {
+            return;
+        }
+        flags |= in_run_list;
+        next_of(id) = 0;
+        (run_last_ != 0 ? next_of(run_last_) : run_first_) = id;
+        run_last_ = id;
+        ++run_count_;
+    }
+
+    std::uint32_t unlink_first() noexcept {
+        NETIO_ASSERT(run_count_ != 0 && run_first_ != 0);
+        const std::uint32_t id = run_first_;
+        run_first_ = next_of(id);
+        if (run_first_ == 0) {
+            run_last_ = 0;
+        }
+        flags_of(id) &= ~in_run_list;
+        --run_count_;
+        return id;
+    }
+
+    void link_starved(std::uint32_t id) noexcept {
+        NETIO_ASSERT((flags_of(id) & starved) == 0);
+        flags_of(id) |= starved;
+        links_of(id) = {starved_last_, 0};
+        (starved_last_ != 0 ? links_of(starved_last_).next : starved_first_) = id;
+        starved_last_ = id;
+    }
+
+    void unlink_starved(std::uint32_t id) noexcept {
+        NETIO_ASSERT((flags_of(id) & starved) != 0);
+        flags_of(id) &= ~starved;
+        const block_links links = links_of(id);
+        (links.previous != 0 ? links_of(links.previous).next : starved_first_) = links.next;
+        (links.next != 0 ? links_of(links.next).previous : starved_last_) = links.previous;
+    }
+
+    Connection* connections_ = nullptr;
+    DatagramSocket* datagram_sockets_ = nullptr;
+    DatagramSend* datagram_sends_ = nullptr;
+    std::uint32_t run_first_ = 0;
+    std::uint32_t run_last_ = 0;
+    std::uint32_t run_count_ = 0;
+    std::uint32_t starved_first_ = 0;
+    std::uint32_t starved_last_ = 0;
+
+private:
+    std::uint32_t& next_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        switch (id & ~id_index) {
+        case 0: return connections_[index].next;
+        case datagram_kind: return datagram_sockets_[index].next;
+        default: return datagram_sends_[index].next;
+        }
+    }
+    block_links& links_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        return (id & datagram_kind) != 0 ? datagram_sockets_[index].starved
+                                         : connections_[index].starved;
+    }
+};
+
 /// A time-out for kernels that count in milliseconds. Rounded up, for a wait that is too short
 /// would be repeated without end.
 inline int to_milliseconds(std::uint64_t timeout_ns) noexcept {
@@ -7460,12 +7560,6 @@ struct linux_sys : posix_sys {
 
 namespace detail {
 
-/// The neighbours of a receive that waits for a buffer, as ids.
-struct epoll_links {
-    std::uint32_t previous;
-    std::uint32_t next;
-};
-
 /// What a backend remembers of one connection. All-zero is "no connection".
 struct epoll_connection {
     std::int32_t descriptor;
@@ -7474,7 +7568,7 @@ struct epoll_connection {
     std::uint32_t next;  // in the run list, an id
     union {
         std::uint64_t into;   // receive into the caller's memory: its address
-        epoll_links starved;  // receive into the pool: its place among those without a buffer
+        block_links starved;  // receive into the pool: its place among those without a buffer
     };
     std::uint64_t send_from;      // a send that waits: the address of its first slice
     std::uint32_t receive_count;  // bytes of `into`, or credit left
@@ -7542,7 +7636,7 @@ struct epoll_datagram_socket {
     std::uint32_t generation;
     std::uint32_t flags;
     std::uint32_t next;
-    epoll_links starved;
+    block_links starved;
     std::uint32_t events;  // what it is registered for
     epoll_batch batch;
 };
@@ -7565,7 +7659,9 @@ struct epoll_datagram_send {
 ///
 /// See `backend` for what each function promises. `Sys` makes the system calls.
 template <class Sys = linux_sys>
-class basic_epoll : public detail::posix_sockets<Sys> {
+class basic_epoll : public detail::posix_sockets<Sys>,
+                   detail::block_lines<detail::epoll_connection, detail::epoll_datagram_socket,
+                                       detail::epoll_datagram_send> {
     using connection = detail::epoll_connection;
     using listener = detail::epoll_listener;
     using datagram_socket = detail::epoll_datagram_socket;
@@ -7879,12 +7975,10 @@ public:
     std::uint64_t stale_count() const noexcept { return stale_count_; }
 
 private:
-    // Flags of all blocks.
+    // Flags of all blocks, beside those of the lines.
     static constexpr std::uint32_t attached = 1u << 0;
     static constexpr std::uint32_t connecting = 1u << 1;
     static constexpr std::uint32_t closing = 1u << 2;
-    static constexpr std::uint32_t in_run_list = 1u << 3;
-    static constexpr std::uint32_t starved = 1u << 4;
     static constexpr std::uint32_t readable = 1u << 5;   // an edge came and was not worked off
     static constexpr std::uint32_t undrained = 1u << 6;  // a short read is not the end of it
     static constexpr std::uint32_t writable_interest = 1u << 7;
@@ -7904,11 +7998,6 @@ private:
     static constexpr std::uint32_t not_drained_by_short_read =
         EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI;
     static constexpr std::uint32_t watched = EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET;
-
-    // An id names a block of any kind in a list: its kind and its index plus one.
-    static constexpr std::uint32_t id_index = (1u << 30) - 1;
-    static constexpr std::uint32_t datagram_kind = 1u << 30;
-    static constexpr std::uint32_t send_kind = 2u << 30;
 
     static constexpr std::uint32_t accepts_max = 64;
     static constexpr std::uint32_t datagrams_max = 16;
@@ -7953,8 +8042,7 @@ private:
             reinterpret_cast<datagram_socket*>(memory + places.datagram_sockets);
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         ready_at_ = ready_end_ = 0;
-        run_first_ = run_last_ = run_count_ = 0;
-        starved_first_ = starved_last_ = 0;
+        empty_lines();
         waiting_first_ = waiting_last_ = 0;
         skipped_ = foreign_ = false;
     }
@@ -7993,47 +8081,6 @@ private:
     }
 
     // ---- the run list: blocks whose next step needs no event of the kernel
-
-    std::uint32_t& next_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].next;
-        case datagram_kind: return datagram_sockets_[index].next;
-        default: return datagram_sends_[index].next;
-        }
-    }
-    std::uint32_t& flags_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].flags;
-        case datagram_kind: return datagram_sockets_[index].flags;
-        default: return datagram_sends_[index].flags;
-        }
-    }
-
-    void link(std::uint32_t id) noexcept {
-        std::uint32_t& flags = flags_of(id);
-        if ((flags & in_run_list) != 0) {
-            return;
-        }
-        flags |= in_run_list;
-        next_of(id) = 0;
-        (run_last_ != 0 ? next_of(run_last_) : run_first_) = id;
-        run_last_ = id;
-        ++run_count_;
-    }
-
-    std::uint32_t unlink_first() noexcept {
-        NETIO_ASSERT(run_count_ != 0 && run_first_ != 0);
-        const std::uint32_t id = run_first_;
-        run_first_ = next_of(id);
-        if (run_first_ == 0) {
-            run_last_ = 0;
-        }
-        flags_of(id) &= ~in_run_list;
-        --run_count_;
-        return id;
-    }
 
     /// Steps through at most `nodes` blocks while more than `spare` events have room; those left.
     std::uint32_t work_off_run_list(detail::event_writer& to, std::uint32_t nodes,
@@ -8215,28 +8262,6 @@ private:
 
     // ---- receives without a buffer: served in the order they came
 
-    detail::epoll_links& links_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        return (id & datagram_kind) != 0 ? datagram_sockets_[index].starved
-                                         : connections_[index].starved;
-    }
-
-    void link_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) == 0);
-        flags_of(id) |= starved;
-        links_of(id) = {starved_last_, 0};
-        (starved_last_ != 0 ? links_of(starved_last_).next : starved_first_) = id;
-        starved_last_ = id;
-    }
-
-    void unlink_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) != 0);
-        flags_of(id) &= ~starved;
-        const detail::epoll_links links = links_of(id);
-        (links.previous != 0 ? links_of(links.previous).next : starved_first_) = links.next;
-        (links.next != 0 ? links_of(links.next).previous : starved_last_) = links.previous;
-    }
-
     /// At most a quarter of the events, so that what is ready moves on too.
     void serve_starved(detail::event_writer& to) noexcept {
         if (starved_first_ == 0) {
@@ -8281,13 +8306,12 @@ private:
         const std::uint32_t bound = wanted < to.room() ? wanted : to.room();
         std::uint32_t found = 0;
         for (std::uint32_t tried = 0; tried < bound; ++tried) {
-            detail::socket_address peer;
-            socklen_t size = sizeof(peer);
-            const int accepted = Sys::accept(at.descriptor, &peer.any, &size);
+            endpoint peer;
+            const int accepted = detail::accept_client<Sys>(at.descriptor, peer);
             if (accepted >= 0) {
                 event& out = to.put(plainly, operation::accept, event_kind::accepted);
                 out.handle = accepted;
-                out.peer = detail::to_endpoint(peer, size);
+                out.peer = peer;
                 ++found;
             } else if (errno == EAGAIN) {
                 at.batch.ran_dry(found, accepts_max);
@@ -8500,20 +8524,12 @@ private:
     backend_limits sizes_{};
     buffer_pool* pool_ = nullptr;
     epoll_event* ready_ = nullptr;
-    connection* connections_ = nullptr;
     listener* listeners_ = nullptr;
-    datagram_socket* datagram_sockets_ = nullptr;
-    datagram_send* datagram_sends_ = nullptr;
     std::uint64_t stale_count_ = 0;
     std::uint32_t ready_max_ = 0;
     std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here
     std::uint32_t ready_end_ = 0;  // to here
     std::uint32_t kernel_waits_ = 0;
-    std::uint32_t run_first_ = 0;
-    std::uint32_t run_last_ = 0;
-    std::uint32_t run_count_ = 0;
-    std::uint32_t starved_first_ = 0;
-    std::uint32_t starved_last_ = 0;
     std::uint32_t waiting_first_ = 0;  // datagrams for which the socket had no room
     std::uint32_t waiting_last_ = 0;
     int epoll_ = 0;
@@ -8576,12 +8592,6 @@ struct kqueue_sys : posix_sys {
 
 namespace detail {
 
-/// The neighbours of a receive that waits for a buffer, as ids.
-struct kqueue_links {
-    std::uint32_t previous;
-    std::uint32_t next;
-};
-
 /// What a backend remembers of one connection. All-zero is "no connection".
 struct kqueue_connection {
     std::int32_t descriptor;
@@ -8590,7 +8600,7 @@ struct kqueue_connection {
     std::uint32_t next;  // in the run list, an id
     union {
         std::uint64_t into;    // receive into the caller's memory: its address
-        kqueue_links starved;  // receive into the pool: its place among those without a buffer
+        block_links starved;  // receive into the pool: its place among those without a buffer
     };
     std::uint64_t send_from;      // a send that waits: the address of its first slice
     std::uint32_t receive_count;  // bytes of `into`, or credit left
@@ -8609,7 +8619,7 @@ struct kqueue_datagram_socket {
     std::uint32_t generation;
     std::uint32_t flags;
     std::uint32_t next;
-    kqueue_links starved;
+    block_links starved;
 };
 
 struct kqueue_datagram_send {
@@ -8641,7 +8651,9 @@ struct kqueue_datagram_send {
 ///
 /// See `backend` for what each function promises. `Sys` makes the system calls.
 template <class Sys = kqueue_sys>
-class basic_kqueue : public detail::posix_sockets<Sys> {
+class basic_kqueue : public detail::posix_sockets<Sys>,
+                   detail::block_lines<detail::kqueue_connection, detail::kqueue_datagram_socket,
+                                       detail::kqueue_datagram_send> {
     using connection = detail::kqueue_connection;
     using listener = detail::kqueue_listener;
     using datagram_socket = detail::kqueue_datagram_socket;
@@ -8950,12 +8962,10 @@ public:
     std::uint64_t stale_count() const noexcept { return stale_count_; }
 
 private:
-    // Flags of all blocks.
+    // Flags of all blocks, beside those of the lines.
     static constexpr std::uint32_t attached = 1u << 0;
     static constexpr std::uint32_t connecting = 1u << 1;
     static constexpr std::uint32_t closing = 1u << 2;
-    static constexpr std::uint32_t in_run_list = 1u << 3;
-    static constexpr std::uint32_t starved = 1u << 4;
     static constexpr std::uint32_t readable = 1u << 5;      // told of and not read to the end
     static constexpr std::uint32_t unregistered = 1u << 6;  // the kernel has not heard of it yet
     static constexpr std::uint32_t changing = 1u << 7;      // a change of it is kept
@@ -8971,11 +8981,6 @@ private:
     static constexpr std::uint32_t result_disarmed = 1u << 16;
     // Above: the errno that the kernel told of, be it the socket's or that of a refused change.
     static constexpr std::uint32_t code_shift = 24;
-
-    // An id names a block of any kind in a list: its kind and its index plus one.
-    static constexpr std::uint32_t id_index = (1u << 30) - 1;
-    static constexpr std::uint32_t datagram_kind = 1u << 30;
-    static constexpr std::uint32_t send_kind = 2u << 30;
 
     static constexpr int wake_ident = 0;
     static constexpr token wake_token = token::of(0, 0, operation::wake);
@@ -9029,8 +9034,7 @@ private:
             reinterpret_cast<datagram_socket*>(memory + places.datagram_sockets);
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         ready_at_ = ready_end_ = change_count_ = 0;
-        run_first_ = run_last_ = run_count_ = 0;
-        starved_first_ = starved_last_ = 0;
+        empty_lines();
         waiting_first_ = waiting_last_ = 0;
         skipped_ = foreign_ = false;
     }
@@ -9204,47 +9208,6 @@ private:
     }
 
     // ---- the run list: blocks whose next step needs no event of the kernel
-
-    std::uint32_t& next_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].next;
-        case datagram_kind: return datagram_sockets_[index].next;
-        default: return datagram_sends_[index].next;
-        }
-    }
-    std::uint32_t& flags_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].flags;
-        case datagram_kind: return datagram_sockets_[index].flags;
-        default: return datagram_sends_[index].flags;
-        }
-    }
-
-    void link(std::uint32_t id) noexcept {
-        std::uint32_t& flags = flags_of(id);
-        if ((flags & in_run_list) != 0) {
-            return;
-        }
-        flags |= in_run_list;
-        next_of(id) = 0;
-        (run_last_ != 0 ? next_of(run_last_) : run_first_) = id;
-        run_last_ = id;
-        ++run_count_;
-    }
-
-    std::uint32_t unlink_first() noexcept {
-        NETIO_ASSERT(run_count_ != 0 && run_first_ != 0);
-        const std::uint32_t id = run_first_;
-        run_first_ = next_of(id);
-        if (run_first_ == 0) {
-            run_last_ = 0;
-        }
-        flags_of(id) &= ~in_run_list;
-        --run_count_;
-        return id;
-    }
 
     /// Steps through at most `nodes` blocks while more than `spare` events have room; those left.
     std::uint32_t work_off_run_list(detail::event_writer& to, std::uint32_t nodes,
@@ -9432,28 +9395,6 @@ private:
     }
 
     // ---- receives without a buffer: served in the order they came
-
-    detail::kqueue_links& links_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        return (id & datagram_kind) != 0 ? datagram_sockets_[index].starved
-                                         : connections_[index].starved;
-    }
-
-    void link_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) == 0);
-        flags_of(id) |= starved;
-        links_of(id) = {starved_last_, 0};
-        (starved_last_ != 0 ? links_of(starved_last_).next : starved_first_) = id;
-        starved_last_ = id;
-    }
-
-    void unlink_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) != 0);
-        flags_of(id) &= ~starved;
-        const detail::kqueue_links links = links_of(id);
-        (links.previous != 0 ? links_of(links.previous).next : starved_first_) = links.next;
-        (links.next != 0 ? links_of(links.next).previous : starved_last_) = links.previous;
-    }
 
     /// At most a quarter of the events, so that what is ready moves on too.
     void serve_starved(detail::event_writer& to) noexcept {
@@ -9713,20 +9654,12 @@ private:
     buffer_pool* pool_ = nullptr;
     kernel_event* ready_ = nullptr;
     kernel_event* changes_ = nullptr;
-    connection* connections_ = nullptr;
     listener* listeners_ = nullptr;
-    datagram_socket* datagram_sockets_ = nullptr;
-    datagram_send* datagram_sends_ = nullptr;
     std::uint64_t stale_count_ = 0;
     std::uint32_t ready_max_ = 0;
     std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here
     std::uint32_t ready_end_ = 0;  // to here
     std::uint32_t change_count_ = 0;
-    std::uint32_t run_first_ = 0;
-    std::uint32_t run_last_ = 0;
-    std::uint32_t run_count_ = 0;
-    std::uint32_t starved_first_ = 0;
-    std::uint32_t starved_last_ = 0;
     std::uint32_t waiting_first_ = 0;  // datagrams for which the socket had no room
     std::uint32_t waiting_last_ = 0;
     int kqueue_ = 0;
@@ -11324,12 +11257,6 @@ private:
 
 namespace detail {
 
-/// The neighbours of a receive that waits for a buffer, as ids.
-struct iocp_links {
-    std::uint32_t previous;
-    std::uint32_t next;
-};
-
 /// What a backend remembers of one connection. All-zero is "no connection".
 struct iocp_connection {
     windows::overlapped receive_op;
@@ -11337,7 +11264,7 @@ struct iocp_connection {
     windows::socket_type socket;
     union {
         std::uint64_t into;  // receive into the caller's memory: its address
-        iocp_links starved;  // receive into the pool: its place among those without a buffer
+        block_links starved;  // receive into the pool: its place among those without a buffer
     };
     std::uint32_t generation;
     std::uint32_t flags;
@@ -11399,7 +11326,7 @@ struct iocp_datagram_socket {
     std::uint32_t generation;
     std::uint32_t flags;
     std::uint32_t next;
-    iocp_links starved;
+    block_links starved;
     std::uint32_t buffer;  // plus one: the receive's that is outstanding
     // The kernel's while a receive is outstanding.
     unsigned long receive_flags;
@@ -11426,7 +11353,8 @@ struct iocp_datagram_send {
 ///
 /// See `backend` for what each function promises. `Sys` makes the system calls.
 template <class Sys = windows_sys>
-class basic_iocp {
+class basic_iocp : detail::block_lines<detail::iocp_connection, detail::iocp_datagram_socket,
+                                       detail::iocp_datagram_send> {
     using overlapped = detail::windows::overlapped;
     using socket_type = detail::windows::socket_type;
     using connection = detail::iocp_connection;
@@ -11787,13 +11715,11 @@ public:
     std::uint64_t stale_count() const noexcept { return stale_count_; }
 
 private:
-    // Flags of all blocks.
+    // Flags of all blocks, beside those of the lines.
     static constexpr std::uint32_t attached = 1u << 0;
     static constexpr std::uint32_t connecting = 1u << 1;
     static constexpr std::uint32_t closing = 1u << 2;
     static constexpr std::uint32_t abortive = 1u << 3;
-    static constexpr std::uint32_t in_run_list = 1u << 4;
-    static constexpr std::uint32_t starved = 1u << 5;
     static constexpr std::uint32_t skips = 1u << 6;      // what ends at once is not posted
     static constexpr std::uint32_t readable = 1u << 7;   // there may be bytes: try before waiting
     static constexpr std::uint32_t receiving = 1u << 8;  // outstanding for the caller
@@ -11809,11 +11735,6 @@ private:
     static constexpr std::uint32_t result_received = 1u << 16;
     static constexpr std::uint32_t result_sent = 1u << 17;
     static constexpr std::uint32_t result_connected = 1u << 18;
-
-    // An id names a block of any kind in a list: its kind and its index plus one.
-    static constexpr std::uint32_t id_index = (1u << 30) - 1;
-    static constexpr std::uint32_t datagram_kind = 1u << 30;
-    static constexpr std::uint32_t send_kind = 2u << 30;
 
     // What a handle was tied to the port with.
     static constexpr std::uint32_t key_wake = 1;
@@ -11865,8 +11786,7 @@ private:
         released_ = reinterpret_cast<socket_type*>(memory + places.released);
         released_at_ = 0;
         ready_at_ = ready_end_ = 0;
-        run_first_ = run_last_ = run_count_ = 0;
-        starved_first_ = starved_last_ = 0;
+        empty_lines();
         outstanding_count_ = 0;
         skipped_ = false;
     }
@@ -11971,47 +11891,6 @@ private:
     }
 
     // ---- the run list: blocks whose next step needs no completion
-
-    std::uint32_t& next_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].next;
-        case datagram_kind: return datagram_sockets_[index].next;
-        default: return datagram_sends_[index].next;
-        }
-    }
-    std::uint32_t& flags_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].flags;
-        case datagram_kind: return datagram_sockets_[index].flags;
-        default: return datagram_sends_[index].flags;
-        }
-    }
-
-    void link(std::uint32_t id) noexcept {
-        std::uint32_t& flags = flags_of(id);
-        if ((flags & in_run_list) != 0) {
-            return;
-        }
-        flags |= in_run_list;
-        next_of(id) = 0;
-        (run_last_ != 0 ? next_of(run_last_) : run_first_) = id;
-        run_last_ = id;
-        ++run_count_;
-    }
-
-    std::uint32_t unlink_first() noexcept {
-        NETIO_ASSERT(run_count_ != 0 && run_first_ != 0);
-        const std::uint32_t id = run_first_;
-        run_first_ = next_of(id);
-        if (run_first_ == 0) {
-            run_last_ = 0;
-        }
-        flags_of(id) &= ~in_run_list;
-        --run_count_;
-        return id;
-    }
 
     /// Steps through at most `nodes` blocks while more than `spare` events have room; those left.
     std::uint32_t work_off_run_list(detail::event_writer& to, std::uint32_t nodes,
@@ -12317,28 +12196,6 @@ private:
     }
 
     // ---- receives without a buffer: served in the order they came
-
-    detail::iocp_links& links_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        return (id & datagram_kind) != 0 ? datagram_sockets_[index].starved
-                                         : connections_[index].starved;
-    }
-
-    void link_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) == 0);
-        flags_of(id) |= starved;
-        links_of(id) = {starved_last_, 0};
-        (starved_last_ != 0 ? links_of(starved_last_).next : starved_first_) = id;
-        starved_last_ = id;
-    }
-
-    void unlink_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) != 0);
-        flags_of(id) &= ~starved;
-        const detail::iocp_links links = links_of(id);
-        (links.previous != 0 ? links_of(links.previous).next : starved_first_) = links.next;
-        (links.next != 0 ? links_of(links.next).previous : starved_last_) = links.previous;
-    }
 
     /// At most a quarter of the events, so that what is ready moves on too.
     void serve_starved(detail::event_writer& to) noexcept {
@@ -12969,10 +12826,7 @@ private:
     void* port_ = nullptr;
     buffer_pool* pool_ = nullptr;
     detail::windows::completion* ready_ = nullptr;
-    connection* connections_ = nullptr;
     listener* listeners_ = nullptr;
-    datagram_socket* datagram_sockets_ = nullptr;
-    datagram_send* datagram_sends_ = nullptr;
     socket_type* released_ = nullptr;  // the newest ones, in turn
     std::uint32_t released_at_ = 0;
     detail::windows::accept_ex accept_ex_ = nullptr;
@@ -12981,11 +12835,6 @@ private:
     std::uint64_t stale_count_ = 0;
     std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here
     std::uint32_t ready_end_ = 0;  // to here
-    std::uint32_t run_first_ = 0;
-    std::uint32_t run_last_ = 0;
-    std::uint32_t run_count_ = 0;
-    std::uint32_t starved_first_ = 0;
-    std::uint32_t starved_last_ = 0;
     std::uint32_t outstanding_count_ = 0;  // completions to come
     bool open_ = false;
     bool waiting_ = false;

@@ -31,12 +31,6 @@ struct linux_sys : posix_sys {
 
 namespace detail {
 
-/// The neighbours of a receive that waits for a buffer, as ids.
-struct epoll_links {
-    std::uint32_t previous;
-    std::uint32_t next;
-};
-
 /// What a backend remembers of one connection. All-zero is "no connection".
 struct epoll_connection {
     std::int32_t descriptor;
@@ -45,7 +39,7 @@ struct epoll_connection {
     std::uint32_t next;  // in the run list, an id
     union {
         std::uint64_t into;   // receive into the caller's memory: its address
-        epoll_links starved;  // receive into the pool: its place among those without a buffer
+        block_links starved;  // receive into the pool: its place among those without a buffer
     };
     std::uint64_t send_from;      // a send that waits: the address of its first slice
     std::uint32_t receive_count;  // bytes of `into`, or credit left
@@ -113,7 +107,7 @@ struct epoll_datagram_socket {
     std::uint32_t generation;
     std::uint32_t flags;
     std::uint32_t next;
-    epoll_links starved;
+    block_links starved;
     std::uint32_t events;  // what it is registered for
     epoll_batch batch;
 };
@@ -136,7 +130,9 @@ struct epoll_datagram_send {
 ///
 /// See `backend` for what each function promises. `Sys` makes the system calls.
 template <class Sys = linux_sys>
-class basic_epoll : public detail::posix_sockets<Sys> {
+class basic_epoll : public detail::posix_sockets<Sys>,
+                   detail::block_lines<detail::epoll_connection, detail::epoll_datagram_socket,
+                                       detail::epoll_datagram_send> {
     using connection = detail::epoll_connection;
     using listener = detail::epoll_listener;
     using datagram_socket = detail::epoll_datagram_socket;
@@ -450,12 +446,10 @@ public:
     std::uint64_t stale_count() const noexcept { return stale_count_; }
 
 private:
-    // Flags of all blocks.
+    // Flags of all blocks, beside those of the lines.
     static constexpr std::uint32_t attached = 1u << 0;
     static constexpr std::uint32_t connecting = 1u << 1;
     static constexpr std::uint32_t closing = 1u << 2;
-    static constexpr std::uint32_t in_run_list = 1u << 3;
-    static constexpr std::uint32_t starved = 1u << 4;
     static constexpr std::uint32_t readable = 1u << 5;   // an edge came and was not worked off
     static constexpr std::uint32_t undrained = 1u << 6;  // a short read is not the end of it
     static constexpr std::uint32_t writable_interest = 1u << 7;
@@ -475,11 +469,6 @@ private:
     static constexpr std::uint32_t not_drained_by_short_read =
         EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI;
     static constexpr std::uint32_t watched = EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET;
-
-    // An id names a block of any kind in a list: its kind and its index plus one.
-    static constexpr std::uint32_t id_index = (1u << 30) - 1;
-    static constexpr std::uint32_t datagram_kind = 1u << 30;
-    static constexpr std::uint32_t send_kind = 2u << 30;
 
     static constexpr std::uint32_t accepts_max = 64;
     static constexpr std::uint32_t datagrams_max = 16;
@@ -524,8 +513,7 @@ private:
             reinterpret_cast<datagram_socket*>(memory + places.datagram_sockets);
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         ready_at_ = ready_end_ = 0;
-        run_first_ = run_last_ = run_count_ = 0;
-        starved_first_ = starved_last_ = 0;
+        empty_lines();
         waiting_first_ = waiting_last_ = 0;
         skipped_ = foreign_ = false;
     }
@@ -564,47 +552,6 @@ private:
     }
 
     // ---- the run list: blocks whose next step needs no event of the kernel
-
-    std::uint32_t& next_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].next;
-        case datagram_kind: return datagram_sockets_[index].next;
-        default: return datagram_sends_[index].next;
-        }
-    }
-    std::uint32_t& flags_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].flags;
-        case datagram_kind: return datagram_sockets_[index].flags;
-        default: return datagram_sends_[index].flags;
-        }
-    }
-
-    void link(std::uint32_t id) noexcept {
-        std::uint32_t& flags = flags_of(id);
-        if ((flags & in_run_list) != 0) {
-            return;
-        }
-        flags |= in_run_list;
-        next_of(id) = 0;
-        (run_last_ != 0 ? next_of(run_last_) : run_first_) = id;
-        run_last_ = id;
-        ++run_count_;
-    }
-
-    std::uint32_t unlink_first() noexcept {
-        NETIO_ASSERT(run_count_ != 0 && run_first_ != 0);
-        const std::uint32_t id = run_first_;
-        run_first_ = next_of(id);
-        if (run_first_ == 0) {
-            run_last_ = 0;
-        }
-        flags_of(id) &= ~in_run_list;
-        --run_count_;
-        return id;
-    }
 
     /// Steps through at most `nodes` blocks while more than `spare` events have room; those left.
     std::uint32_t work_off_run_list(detail::event_writer& to, std::uint32_t nodes,
@@ -786,28 +733,6 @@ private:
 
     // ---- receives without a buffer: served in the order they came
 
-    detail::epoll_links& links_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        return (id & datagram_kind) != 0 ? datagram_sockets_[index].starved
-                                         : connections_[index].starved;
-    }
-
-    void link_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) == 0);
-        flags_of(id) |= starved;
-        links_of(id) = {starved_last_, 0};
-        (starved_last_ != 0 ? links_of(starved_last_).next : starved_first_) = id;
-        starved_last_ = id;
-    }
-
-    void unlink_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) != 0);
-        flags_of(id) &= ~starved;
-        const detail::epoll_links links = links_of(id);
-        (links.previous != 0 ? links_of(links.previous).next : starved_first_) = links.next;
-        (links.next != 0 ? links_of(links.next).previous : starved_last_) = links.previous;
-    }
-
     /// At most a quarter of the events, so that what is ready moves on too.
     void serve_starved(detail::event_writer& to) noexcept {
         if (starved_first_ == 0) {
@@ -852,13 +777,12 @@ private:
         const std::uint32_t bound = wanted < to.room() ? wanted : to.room();
         std::uint32_t found = 0;
         for (std::uint32_t tried = 0; tried < bound; ++tried) {
-            detail::socket_address peer;
-            socklen_t size = sizeof(peer);
-            const int accepted = Sys::accept(at.descriptor, &peer.any, &size);
+            endpoint peer;
+            const int accepted = detail::accept_client<Sys>(at.descriptor, peer);
             if (accepted >= 0) {
                 event& out = to.put(plainly, operation::accept, event_kind::accepted);
                 out.handle = accepted;
-                out.peer = detail::to_endpoint(peer, size);
+                out.peer = peer;
                 ++found;
             } else if (errno == EAGAIN) {
                 at.batch.ran_dry(found, accepts_max);
@@ -1071,20 +995,12 @@ private:
     backend_limits sizes_{};
     buffer_pool* pool_ = nullptr;
     epoll_event* ready_ = nullptr;
-    connection* connections_ = nullptr;
     listener* listeners_ = nullptr;
-    datagram_socket* datagram_sockets_ = nullptr;
-    datagram_send* datagram_sends_ = nullptr;
     std::uint64_t stale_count_ = 0;
     std::uint32_t ready_max_ = 0;
     std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here
     std::uint32_t ready_end_ = 0;  // to here
     std::uint32_t kernel_waits_ = 0;
-    std::uint32_t run_first_ = 0;
-    std::uint32_t run_last_ = 0;
-    std::uint32_t run_count_ = 0;
-    std::uint32_t starved_first_ = 0;
-    std::uint32_t starved_last_ = 0;
     std::uint32_t waiting_first_ = 0;  // datagrams for which the socket had no room
     std::uint32_t waiting_last_ = 0;
     int epoll_ = 0;

@@ -154,12 +154,6 @@ private:
 
 namespace detail {
 
-/// The neighbours of a receive that waits for a buffer, as ids.
-struct iocp_links {
-    std::uint32_t previous;
-    std::uint32_t next;
-};
-
 /// What a backend remembers of one connection. All-zero is "no connection".
 struct iocp_connection {
     windows::overlapped receive_op;
@@ -167,7 +161,7 @@ struct iocp_connection {
     windows::socket_type socket;
     union {
         std::uint64_t into;  // receive into the caller's memory: its address
-        iocp_links starved;  // receive into the pool: its place among those without a buffer
+        block_links starved;  // receive into the pool: its place among those without a buffer
     };
     std::uint32_t generation;
     std::uint32_t flags;
@@ -229,7 +223,7 @@ struct iocp_datagram_socket {
     std::uint32_t generation;
     std::uint32_t flags;
     std::uint32_t next;
-    iocp_links starved;
+    block_links starved;
     std::uint32_t buffer;  // plus one: the receive's that is outstanding
     // The kernel's while a receive is outstanding.
     unsigned long receive_flags;
@@ -256,7 +250,8 @@ struct iocp_datagram_send {
 ///
 /// See `backend` for what each function promises. `Sys` makes the system calls.
 template <class Sys = windows_sys>
-class basic_iocp {
+class basic_iocp : detail::block_lines<detail::iocp_connection, detail::iocp_datagram_socket,
+                                       detail::iocp_datagram_send> {
     using overlapped = detail::windows::overlapped;
     using socket_type = detail::windows::socket_type;
     using connection = detail::iocp_connection;
@@ -617,13 +612,11 @@ public:
     std::uint64_t stale_count() const noexcept { return stale_count_; }
 
 private:
-    // Flags of all blocks.
+    // Flags of all blocks, beside those of the lines.
     static constexpr std::uint32_t attached = 1u << 0;
     static constexpr std::uint32_t connecting = 1u << 1;
     static constexpr std::uint32_t closing = 1u << 2;
     static constexpr std::uint32_t abortive = 1u << 3;
-    static constexpr std::uint32_t in_run_list = 1u << 4;
-    static constexpr std::uint32_t starved = 1u << 5;
     static constexpr std::uint32_t skips = 1u << 6;      // what ends at once is not posted
     static constexpr std::uint32_t readable = 1u << 7;   // there may be bytes: try before waiting
     static constexpr std::uint32_t receiving = 1u << 8;  // outstanding for the caller
@@ -639,11 +632,6 @@ private:
     static constexpr std::uint32_t result_received = 1u << 16;
     static constexpr std::uint32_t result_sent = 1u << 17;
     static constexpr std::uint32_t result_connected = 1u << 18;
-
-    // An id names a block of any kind in a list: its kind and its index plus one.
-    static constexpr std::uint32_t id_index = (1u << 30) - 1;
-    static constexpr std::uint32_t datagram_kind = 1u << 30;
-    static constexpr std::uint32_t send_kind = 2u << 30;
 
     // What a handle was tied to the port with.
     static constexpr std::uint32_t key_wake = 1;
@@ -695,8 +683,7 @@ private:
         released_ = reinterpret_cast<socket_type*>(memory + places.released);
         released_at_ = 0;
         ready_at_ = ready_end_ = 0;
-        run_first_ = run_last_ = run_count_ = 0;
-        starved_first_ = starved_last_ = 0;
+        empty_lines();
         outstanding_count_ = 0;
         skipped_ = false;
     }
@@ -801,47 +788,6 @@ private:
     }
 
     // ---- the run list: blocks whose next step needs no completion
-
-    std::uint32_t& next_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].next;
-        case datagram_kind: return datagram_sockets_[index].next;
-        default: return datagram_sends_[index].next;
-        }
-    }
-    std::uint32_t& flags_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].flags;
-        case datagram_kind: return datagram_sockets_[index].flags;
-        default: return datagram_sends_[index].flags;
-        }
-    }
-
-    void link(std::uint32_t id) noexcept {
-        std::uint32_t& flags = flags_of(id);
-        if ((flags & in_run_list) != 0) {
-            return;
-        }
-        flags |= in_run_list;
-        next_of(id) = 0;
-        (run_last_ != 0 ? next_of(run_last_) : run_first_) = id;
-        run_last_ = id;
-        ++run_count_;
-    }
-
-    std::uint32_t unlink_first() noexcept {
-        NETIO_ASSERT(run_count_ != 0 && run_first_ != 0);
-        const std::uint32_t id = run_first_;
-        run_first_ = next_of(id);
-        if (run_first_ == 0) {
-            run_last_ = 0;
-        }
-        flags_of(id) &= ~in_run_list;
-        --run_count_;
-        return id;
-    }
 
     /// Steps through at most `nodes` blocks while more than `spare` events have room; those left.
     std::uint32_t work_off_run_list(detail::event_writer& to, std::uint32_t nodes,
@@ -1147,28 +1093,6 @@ private:
     }
 
     // ---- receives without a buffer: served in the order they came
-
-    detail::iocp_links& links_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        return (id & datagram_kind) != 0 ? datagram_sockets_[index].starved
-                                         : connections_[index].starved;
-    }
-
-    void link_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) == 0);
-        flags_of(id) |= starved;
-        links_of(id) = {starved_last_, 0};
-        (starved_last_ != 0 ? links_of(starved_last_).next : starved_first_) = id;
-        starved_last_ = id;
-    }
-
-    void unlink_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) != 0);
-        flags_of(id) &= ~starved;
-        const detail::iocp_links links = links_of(id);
-        (links.previous != 0 ? links_of(links.previous).next : starved_first_) = links.next;
-        (links.next != 0 ? links_of(links.next).previous : starved_last_) = links.previous;
-    }
 
     /// At most a quarter of the events, so that what is ready moves on too.
     void serve_starved(detail::event_writer& to) noexcept {
@@ -1799,10 +1723,7 @@ private:
     void* port_ = nullptr;
     buffer_pool* pool_ = nullptr;
     detail::windows::completion* ready_ = nullptr;
-    connection* connections_ = nullptr;
     listener* listeners_ = nullptr;
-    datagram_socket* datagram_sockets_ = nullptr;
-    datagram_send* datagram_sends_ = nullptr;
     socket_type* released_ = nullptr;  // the newest ones, in turn
     std::uint32_t released_at_ = 0;
     detail::windows::accept_ex accept_ex_ = nullptr;
@@ -1811,11 +1732,6 @@ private:
     std::uint64_t stale_count_ = 0;
     std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here
     std::uint32_t ready_end_ = 0;  // to here
-    std::uint32_t run_first_ = 0;
-    std::uint32_t run_last_ = 0;
-    std::uint32_t run_count_ = 0;
-    std::uint32_t starved_first_ = 0;
-    std::uint32_t starved_last_ = 0;
     std::uint32_t outstanding_count_ = 0;  // completions to come
     bool open_ = false;
     bool waiting_ = false;

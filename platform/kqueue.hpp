@@ -45,12 +45,6 @@ struct kqueue_sys : posix_sys {
 
 namespace detail {
 
-/// The neighbours of a receive that waits for a buffer, as ids.
-struct kqueue_links {
-    std::uint32_t previous;
-    std::uint32_t next;
-};
-
 /// What a backend remembers of one connection. All-zero is "no connection".
 struct kqueue_connection {
     std::int32_t descriptor;
@@ -59,7 +53,7 @@ struct kqueue_connection {
     std::uint32_t next;  // in the run list, an id
     union {
         std::uint64_t into;    // receive into the caller's memory: its address
-        kqueue_links starved;  // receive into the pool: its place among those without a buffer
+        block_links starved;  // receive into the pool: its place among those without a buffer
     };
     std::uint64_t send_from;      // a send that waits: the address of its first slice
     std::uint32_t receive_count;  // bytes of `into`, or credit left
@@ -78,7 +72,7 @@ struct kqueue_datagram_socket {
     std::uint32_t generation;
     std::uint32_t flags;
     std::uint32_t next;
-    kqueue_links starved;
+    block_links starved;
 };
 
 struct kqueue_datagram_send {
@@ -110,7 +104,9 @@ struct kqueue_datagram_send {
 ///
 /// See `backend` for what each function promises. `Sys` makes the system calls.
 template <class Sys = kqueue_sys>
-class basic_kqueue : public detail::posix_sockets<Sys> {
+class basic_kqueue : public detail::posix_sockets<Sys>,
+                   detail::block_lines<detail::kqueue_connection, detail::kqueue_datagram_socket,
+                                       detail::kqueue_datagram_send> {
     using connection = detail::kqueue_connection;
     using listener = detail::kqueue_listener;
     using datagram_socket = detail::kqueue_datagram_socket;
@@ -419,12 +415,10 @@ public:
     std::uint64_t stale_count() const noexcept { return stale_count_; }
 
 private:
-    // Flags of all blocks.
+    // Flags of all blocks, beside those of the lines.
     static constexpr std::uint32_t attached = 1u << 0;
     static constexpr std::uint32_t connecting = 1u << 1;
     static constexpr std::uint32_t closing = 1u << 2;
-    static constexpr std::uint32_t in_run_list = 1u << 3;
-    static constexpr std::uint32_t starved = 1u << 4;
     static constexpr std::uint32_t readable = 1u << 5;      // told of and not read to the end
     static constexpr std::uint32_t unregistered = 1u << 6;  // the kernel has not heard of it yet
     static constexpr std::uint32_t changing = 1u << 7;      // a change of it is kept
@@ -440,11 +434,6 @@ private:
     static constexpr std::uint32_t result_disarmed = 1u << 16;
     // Above: the errno that the kernel told of, be it the socket's or that of a refused change.
     static constexpr std::uint32_t code_shift = 24;
-
-    // An id names a block of any kind in a list: its kind and its index plus one.
-    static constexpr std::uint32_t id_index = (1u << 30) - 1;
-    static constexpr std::uint32_t datagram_kind = 1u << 30;
-    static constexpr std::uint32_t send_kind = 2u << 30;
 
     static constexpr int wake_ident = 0;
     static constexpr token wake_token = token::of(0, 0, operation::wake);
@@ -498,8 +487,7 @@ private:
             reinterpret_cast<datagram_socket*>(memory + places.datagram_sockets);
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         ready_at_ = ready_end_ = change_count_ = 0;
-        run_first_ = run_last_ = run_count_ = 0;
-        starved_first_ = starved_last_ = 0;
+        empty_lines();
         waiting_first_ = waiting_last_ = 0;
         skipped_ = foreign_ = false;
     }
@@ -673,47 +661,6 @@ private:
     }
 
     // ---- the run list: blocks whose next step needs no event of the kernel
-
-    std::uint32_t& next_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].next;
-        case datagram_kind: return datagram_sockets_[index].next;
-        default: return datagram_sends_[index].next;
-        }
-    }
-    std::uint32_t& flags_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].flags;
-        case datagram_kind: return datagram_sockets_[index].flags;
-        default: return datagram_sends_[index].flags;
-        }
-    }
-
-    void link(std::uint32_t id) noexcept {
-        std::uint32_t& flags = flags_of(id);
-        if ((flags & in_run_list) != 0) {
-            return;
-        }
-        flags |= in_run_list;
-        next_of(id) = 0;
-        (run_last_ != 0 ? next_of(run_last_) : run_first_) = id;
-        run_last_ = id;
-        ++run_count_;
-    }
-
-    std::uint32_t unlink_first() noexcept {
-        NETIO_ASSERT(run_count_ != 0 && run_first_ != 0);
-        const std::uint32_t id = run_first_;
-        run_first_ = next_of(id);
-        if (run_first_ == 0) {
-            run_last_ = 0;
-        }
-        flags_of(id) &= ~in_run_list;
-        --run_count_;
-        return id;
-    }
 
     /// Steps through at most `nodes` blocks while more than `spare` events have room; those left.
     std::uint32_t work_off_run_list(detail::event_writer& to, std::uint32_t nodes,
@@ -901,28 +848,6 @@ private:
     }
 
     // ---- receives without a buffer: served in the order they came
-
-    detail::kqueue_links& links_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        return (id & datagram_kind) != 0 ? datagram_sockets_[index].starved
-                                         : connections_[index].starved;
-    }
-
-    void link_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) == 0);
-        flags_of(id) |= starved;
-        links_of(id) = {starved_last_, 0};
-        (starved_last_ != 0 ? links_of(starved_last_).next : starved_first_) = id;
-        starved_last_ = id;
-    }
-
-    void unlink_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) != 0);
-        flags_of(id) &= ~starved;
-        const detail::kqueue_links links = links_of(id);
-        (links.previous != 0 ? links_of(links.previous).next : starved_first_) = links.next;
-        (links.next != 0 ? links_of(links.next).previous : starved_last_) = links.previous;
-    }
 
     /// At most a quarter of the events, so that what is ready moves on too.
     void serve_starved(detail::event_writer& to) noexcept {
@@ -1182,20 +1107,12 @@ private:
     buffer_pool* pool_ = nullptr;
     kernel_event* ready_ = nullptr;
     kernel_event* changes_ = nullptr;
-    connection* connections_ = nullptr;
     listener* listeners_ = nullptr;
-    datagram_socket* datagram_sockets_ = nullptr;
-    datagram_send* datagram_sends_ = nullptr;
     std::uint64_t stale_count_ = 0;
     std::uint32_t ready_max_ = 0;
     std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here
     std::uint32_t ready_end_ = 0;  // to here
     std::uint32_t change_count_ = 0;
-    std::uint32_t run_first_ = 0;
-    std::uint32_t run_last_ = 0;
-    std::uint32_t run_count_ = 0;
-    std::uint32_t starved_first_ = 0;
-    std::uint32_t starved_last_ = 0;
     std::uint32_t waiting_first_ = 0;  // datagrams for which the socket had no room
     std::uint32_t waiting_last_ = 0;
     int kqueue_ = 0;

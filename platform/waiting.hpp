@@ -1,4 +1,4 @@
-// floor 5 · waiting.hpp · what the wait of each backend needs: its events, its sleep, its wake
+// floor 5 · waiting.hpp · what the wait of each backend needs: events, blocks in lines, sleep, wake
 #ifndef NETIO_WAITING_HPP
 #define NETIO_WAITING_HPP
 
@@ -97,6 +97,106 @@ private:
     static constexpr std::uint32_t writer = 4;
 
     std::atomic<std::uint32_t> word_{0};
+};
+
+/// The neighbours of a receive that waits for a buffer, as ids.
+struct block_links {
+    std::uint32_t previous;
+    std::uint32_t next;
+};
+
+/// The blocks of a backend and the two lines that run through them: blocks whose next step needs no
+/// event of the kernel, and receives that wait for a buffer, in the order they came. Blocks have
+/// `flags` and `next`, those that receive `starved`, too. All zero: no block is in a line.
+template <class Connection, class DatagramSocket, class DatagramSend>
+class block_lines {
+protected:
+    // An id names a block of any kind in a line: its kind and its index plus one.
+    static constexpr std::uint32_t id_index = (1u << 30) - 1;
+    static constexpr std::uint32_t datagram_kind = 1u << 30;
+    static constexpr std::uint32_t send_kind = 2u << 30;
+
+    // Flags of all blocks; those of a backend's own are others.
+    static constexpr std::uint32_t in_run_list = 1u << 22;
+    static constexpr std::uint32_t starved = 1u << 23;
+
+    std::uint32_t& flags_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        switch (id & ~id_index) {
+        case 0: return connections_[index].flags;
+        case datagram_kind: return datagram_sockets_[index].flags;
+        default: return datagram_sends_[index].flags;
+        }
+    }
+
+    void empty_lines() noexcept {
+        run_first_ = run_last_ = run_count_ = 0;
+        starved_first_ = starved_last_ = 0;
+    }
+
+    void link(std::uint32_t id) noexcept {
+        std::uint32_t& flags = flags_of(id);
+        if ((flags & in_run_list) != 0) {
+            return;
+        }
+        flags |= in_run_list;
+        next_of(id) = 0;
+        (run_last_ != 0 ? next_of(run_last_) : run_first_) = id;
+        run_last_ = id;
+        ++run_count_;
+    }
+
+    std::uint32_t unlink_first() noexcept {
+        NETIO_ASSERT(run_count_ != 0 && run_first_ != 0);
+        const std::uint32_t id = run_first_;
+        run_first_ = next_of(id);
+        if (run_first_ == 0) {
+            run_last_ = 0;
+        }
+        flags_of(id) &= ~in_run_list;
+        --run_count_;
+        return id;
+    }
+
+    void link_starved(std::uint32_t id) noexcept {
+        NETIO_ASSERT((flags_of(id) & starved) == 0);
+        flags_of(id) |= starved;
+        links_of(id) = {starved_last_, 0};
+        (starved_last_ != 0 ? links_of(starved_last_).next : starved_first_) = id;
+        starved_last_ = id;
+    }
+
+    void unlink_starved(std::uint32_t id) noexcept {
+        NETIO_ASSERT((flags_of(id) & starved) != 0);
+        flags_of(id) &= ~starved;
+        const block_links links = links_of(id);
+        (links.previous != 0 ? links_of(links.previous).next : starved_first_) = links.next;
+        (links.next != 0 ? links_of(links.next).previous : starved_last_) = links.previous;
+    }
+
+    Connection* connections_ = nullptr;
+    DatagramSocket* datagram_sockets_ = nullptr;
+    DatagramSend* datagram_sends_ = nullptr;
+    std::uint32_t run_first_ = 0;
+    std::uint32_t run_last_ = 0;
+    std::uint32_t run_count_ = 0;
+    std::uint32_t starved_first_ = 0;
+    std::uint32_t starved_last_ = 0;
+
+private:
+    std::uint32_t& next_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        switch (id & ~id_index) {
+        case 0: return connections_[index].next;
+        case datagram_kind: return datagram_sockets_[index].next;
+        default: return datagram_sends_[index].next;
+        }
+    }
+    block_links& links_of(std::uint32_t id) noexcept {
+        const std::uint32_t index = (id & id_index) - 1;
+        return (id & datagram_kind) != 0 ? datagram_sockets_[index].starved
+                                         : connections_[index].starved;
+    }
 };
 
 /// A time-out for kernels that count in milliseconds. Rounded up, for a wait that is too short
