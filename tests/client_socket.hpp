@@ -1,10 +1,10 @@
 // The client's end in tests on real sockets: plain non-blocking sockets of the test's own thread,
-// on loopback. The only header of the service's suite that knows system calls: another system adds
-// its part of `client_os` here, and everything after that stays as it is.
+// on loopback. With tests/sockets.hpp the only header of the service's suite that knows system
+// calls: another system adds its part of `client_os` here, and what comes after stays as it is.
 #ifndef NETIO_TESTS_CLIENT_SOCKET_HPP
 #define NETIO_TESTS_CLIENT_SOCKET_HPP
 
-#include "netio.hpp"
+#include "tests/sockets.hpp"
 
 #include <cstddef>
 #include <cstring>
@@ -13,141 +13,53 @@
 #include <utility>
 
 #if NETIO_HAS_IOCP
-#include "tests/sockets.hpp"
-
 #include <afunix.h>
 #else
 #include <arpa/inet.h>
-#include <cerrno>
-#include <dirent.h>
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 #endif
 
 namespace netio_test {
 
-/// What differs from system to system. Nothing in here allocates, but for `open_handles`.
+/// What differs from system to system, beside the calls of tests/sockets.hpp.
 namespace client_os {
+
+using plain::close;
+using plain::no_socket;
+using plain::open;
+using plain::open_handles;
+using plain::receive;
+using plain::reset_at_close;
+using plain::send;
+using plain::set_non_blocking;
+using plain::set_receive_bytes;
+using plain::socket_type;
+
+inline void start() noexcept { plain::begin(); }
+inline bool would_block() noexcept { return plain::failed_by_waiting(); }
+/// Waits until something can be read, at most `ms`.
+inline bool wait_readable(netio::socket_handle handle, int ms) noexcept {
+    return plain::readable(static_cast<socket_type>(handle), ms);
+}
 
 #if NETIO_HAS_IOCP
 
-using socket_type = SOCKET;
-inline constexpr socket_type no_socket = INVALID_SOCKET;
-
-inline void start() noexcept { plain::begin(); }
-inline void close(socket_type of) noexcept { ::closesocket(of); }
-inline void set_non_blocking(socket_type of) noexcept { plain::set_non_blocking(of); }
-inline bool would_block() noexcept { return ::WSAGetLastError() == WSAEWOULDBLOCK; }
 inline bool was_reset() noexcept {
     const int why = ::WSAGetLastError();
     return why == WSAECONNRESET || why == WSAECONNABORTED || why == WSAESHUTDOWN;
 }
-inline long process_number() noexcept { return static_cast<long>(::GetCurrentProcessId()); }
-inline socket_type open(int family, int type) noexcept {
-    return ::WSASocketW(family, type, 0, nullptr, 0,
-                        WSA_FLAG_OVERLAPPED | WSA_FLAG_NO_HANDLE_INHERIT);
-}
-inline std::int64_t send(socket_type to, std::string_view text) noexcept {
-    return plain::send(to, text);
-}
-inline std::int64_t receive(socket_type from, char* into, std::size_t count) noexcept {
-    return plain::receive(from, into, count);
-}
-inline void reset_at_close(socket_type of) noexcept {
-    const linger at_once{1, 0};
-    ::setsockopt(of, SOL_SOCKET, SO_LINGER, reinterpret_cast<const char*>(&at_once),
-                 sizeof(at_once));
-}
-inline void set_receive_bytes(socket_type of, int count) noexcept {
-    ::setsockopt(of, SOL_SOCKET, SO_RCVBUF, reinterpret_cast<const char*>(&count), sizeof(count));
-}
-inline bool wait_readable(netio::socket_handle handle, int ms) noexcept {
-    return plain::readable(static_cast<SOCKET>(handle), ms);
-}
-inline std::size_t open_handles() noexcept {
-    DWORD count = 0;
-    ::GetProcessHandleCount(::GetCurrentProcess(), &count);
-    return count;
-}
 inline std::string unix_name(const char* of) {
-    return "netio-" + std::string(of) + "-" + std::to_string(process_number());
+    return "netio-" + std::string(of) + "-" + std::to_string(::GetCurrentProcessId());
 }
 inline void remove_unix_name(const std::string& name) noexcept { ::DeleteFileA(name.c_str()); }
 
 #else
 
-using socket_type = int;
-inline constexpr socket_type no_socket = -1;
-#if defined(MSG_NOSIGNAL)
-inline constexpr int send_flags = MSG_NOSIGNAL;
-#else
-inline constexpr int send_flags = 0;
-#endif
-
-inline void start() noexcept {}  // what a process must do before its first socket
-inline void close(socket_type of) noexcept { ::close(of); }
-inline void set_non_blocking(socket_type of) noexcept { ::fcntl(of, F_SETFL, O_NONBLOCK); }
-inline bool would_block() noexcept { return errno == EAGAIN || errno == EWOULDBLOCK; }
 inline bool was_reset() noexcept { return errno == ECONNRESET || errno == EPIPE; }
-inline long process_number() noexcept { return static_cast<long>(::getpid()); }
-
-/// A socket that children do not inherit and that raises no signal.
-inline socket_type open(int family, int type) noexcept {
-    const socket_type made = ::socket(family, type, 0);
-    ::fcntl(made, F_SETFD, FD_CLOEXEC);
-#if defined(SO_NOSIGPIPE)
-    const int yes = 1;
-    ::setsockopt(made, SOL_SOCKET, SO_NOSIGPIPE, &yes, sizeof(yes));
-#endif
-    return made;
-}
-
-/// Bytes that the kernel took, or that came; -1: `would_block` or `was_reset` says why.
-inline std::int64_t send(socket_type to, std::string_view text) noexcept {
-    return ::send(to, text.data(), text.size(), send_flags);
-}
-inline std::int64_t receive(socket_type from, char* into, std::size_t count) noexcept {
-    return ::recv(from, into, count, 0);
-}
-
-/// From now on its close is a reset.
-inline void reset_at_close(socket_type of) noexcept {
-    linger at_once{};
-    at_once.l_onoff = 1;
-    ::setsockopt(of, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-}
-/// What the peer may send before anything is read; before the connect.
-inline void set_receive_bytes(socket_type of, int count) noexcept {
-    ::setsockopt(of, SOL_SOCKET, SO_RCVBUF, &count, sizeof(count));
-}
-
-/// Waits until something can be read, at most `ms`.
-inline bool wait_readable(netio::socket_handle handle, int ms) noexcept {
-    pollfd one{static_cast<int>(handle), POLLIN, 0};
-    return ::poll(&one, 1, ms) == 1;
-}
-
-/// Handles that this process holds, to compare two moments.
-inline std::size_t open_handles() noexcept {
-    std::size_t count = 0;
-    DIR* const folder = ::opendir("/dev/fd");
-    while (folder != nullptr && ::readdir(folder) != nullptr) {
-        ++count;
-    }
-    if (folder != nullptr) {
-        ::closedir(folder);
-    }
-    return count;
-}
 
 /// A name for a unix socket of this process that nobody else has.
 inline std::string unix_name(const char* of) {
-    std::string out = "netio-" + std::string(of) + "-" + std::to_string(process_number());
+    std::string out = "netio-" + std::string(of) + "-" + std::to_string(::getpid());
 #if defined(__linux__)
     return "@" + out;
 #else

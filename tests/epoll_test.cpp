@@ -1,13 +1,13 @@
 // What only the epoll backend can show: its system calls counted and failed one by one, the edges
 // it relies on, stale events, running out of descriptors, wake-ups.
 #include "netio.hpp"
+#include "tests/sockets.hpp"
 
 #include <doctest/doctest.h>
 
 #if NETIO_HAS_EPOLL
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <poll.h>
 #include <signal.h>
 #include <string>
@@ -17,6 +17,7 @@
 
 namespace {
 
+using netio_test::plain::open_handles;
 using netio::event;
 using netio::event_kind;
 using netio::operation;
@@ -175,16 +176,6 @@ using epoll_sys = epoll_counting_sys;
 using epoll_backend = netio::basic_epoll<epoll_sys>;
 static_assert(netio::backend<epoll_backend>);
 
-int epoll_open_descriptors() {
-    int count = 0;
-    DIR* folder = ::opendir("/proc/self/fd");
-    while (::readdir(folder) != nullptr) {
-        ++count;
-    }
-    ::closedir(folder);
-    return count;
-}
-
 constexpr netio::backend_limits epoll_sizes{300, 2, 2, 4};
 constexpr std::uint64_t epoll_long_ns = 2'000'000'000;
 
@@ -199,13 +190,13 @@ struct epoll_rig {
     std::vector<std::byte> raw = std::vector<std::byte>(memory_bytes + 64);
     netio::buffer_pool pool;
     epoll_backend backend;
-    int descriptors_before;
+    std::size_t descriptors_before;
     event out[32];
     std::vector<event> seen;
 
     explicit epoll_rig(std::uint32_t input_quota = buffers / 2) {
         epoll_sys::reset();
-        descriptors_before = epoll_open_descriptors();
+        descriptors_before = open_handles();
         pool.attach(pool_bytes.data(), pool_links.data(), buffers, buffer_bytes, input_quota,
                     buffers - buffers / 2, false);
         REQUIRE(backend.open(memory(), epoll_sizes, pool));
@@ -213,7 +204,7 @@ struct epoll_rig {
     ~epoll_rig() {
         epoll_sys::reset();
         backend.close();
-        CHECK(epoll_open_descriptors() == descriptors_before);
+        CHECK(open_handles() == descriptors_before);
         CHECK(pool.in_use(netio::side::input) == 0);
     }
     netio::mutable_bytes memory() {
@@ -1115,7 +1106,7 @@ TEST_CASE("epoll reaches an IPv4 listener by its mapped address") {
 TEST_CASE("epoll reports a refused connect once and holds nothing of it") {
     epoll_rig rig;
     const std::uint16_t port = epoll_dead_port();
-    const int before = epoll_open_descriptors();
+    const std::size_t before = open_handles();
     for (std::uint32_t round = 1; round < 4; ++round) {
         const token who = epoll_who(0, round);
         REQUIRE(rig.backend.start_connect({netio::loopback_ipv4(port), {}}, {}, who));
@@ -1126,7 +1117,7 @@ TEST_CASE("epoll reports a refused connect once and holds nothing of it") {
         CHECK(failed.os_code == ECONNREFUSED);
         rig.quiet();
         rig.close(who);  // the slot is taken until then
-        CHECK(epoll_open_descriptors() == before);
+        CHECK(open_handles() == before);
     }
 }
 
@@ -1731,16 +1722,16 @@ TEST_CASE("epoll holds nothing when any call of open fails") {
         netio::buffer_pool pool;
         epoll_backend backend;
         epoll_sys::reset();
-        const int before = epoll_open_descriptors();
+        const std::size_t before = open_handles();
         epoll_sys::plan(call, EMFILE);
         const netio::os_status status = backend.open(memory, epoll_sizes, pool);
         CHECK(status.why == netio::error::descriptors_empty);
         CHECK(status.os_code == EMFILE);
-        CHECK(epoll_open_descriptors() == before);
+        CHECK(open_handles() == before);
         backend.close();  // of one that is not open: nothing
         REQUIRE(backend.open(memory, epoll_sizes, pool));  // and now it works
         backend.close();
-        CHECK(epoll_open_descriptors() == before);
+        CHECK(open_handles() == before);
     }
 }
 
@@ -1761,7 +1752,7 @@ TEST_CASE("epoll holds nothing when any call of a start fails") {
     const netio::os_handle door = epoll_backend::listen({netio::loopback_ipv4(0), {}}, {});
     const netio::os_handle box = epoll_backend::open_datagram(netio::loopback_ipv4(0), {});
     const netio::endpoint to = epoll_backend::local_of(door.handle).value;
-    const int before = epoll_open_descriptors();
+    const std::size_t before = open_handles();
     epoll_sys::plan(epoll_call::epoll_ctl, ENOSPC, 1, 4);
     CHECK(rig.backend.start_accept(door.handle, epoll_who(0)).os_code == ENOSPC);
     CHECK(rig.backend.attach(door.handle, epoll_who(0)).os_code == ENOSPC);
@@ -1779,7 +1770,7 @@ TEST_CASE("epoll holds nothing when any call of a start fails") {
     CHECK(rig.until(event_kind::failed).os_code == EIO);
     rig.close(epoll_who(0));
     rig.quiet();
-    CHECK(epoll_open_descriptors() == before);
+    CHECK(open_handles() == before);
     REQUIRE(rig.backend.start_accept(door.handle, epoll_who(0)));  // all slots are free still
     REQUIRE(rig.backend.start_receive_from(box.handle, epoll_who(0)));
     rig.backend.stop_accept(epoll_who(0));

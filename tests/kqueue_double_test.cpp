@@ -1,6 +1,8 @@
 // The test double of kqueue keeps what its header promises: one case a behaviour of kqueue(2).
 #if defined(__linux__) && __has_include(<sys/event.h>)
 
+#include "tests/sockets.hpp"
+
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -9,7 +11,6 @@
 #include <thread>
 #include <vector>
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/event.h>
@@ -19,18 +20,10 @@
 
 namespace {
 
+using netio_test::plain::open_handles;
+
 /// Changes and events are of the system's structure.
 using double_event = struct kevent;
-
-int double_open_descriptors() {
-    int count = 0;
-    DIR* folder = ::opendir("/proc/self/fd");
-    while (::readdir(folder) != nullptr) {
-        ++count;
-    }
-    ::closedir(folder);
-    return count;
-}
 
 double_event double_change(int ident, int filter, int flags, std::uintptr_t udata = 0) {
     double_event out{};
@@ -43,7 +36,7 @@ double_event double_change(int ident, int filter, int flags, std::uintptr_t udat
 
 /// A queue and a pair of connected sockets; on the way out no descriptor may be left.
 struct double_rig {
-    int before = double_open_descriptors();
+    std::size_t before = open_handles();
     int queue = ::kqueue();
     int ours = -1;
     int theirs = -1;
@@ -68,7 +61,7 @@ struct double_rig {
                 ::close(each);
             }
         }
-        CHECK(double_open_descriptors() == before);
+        CHECK(open_handles() == before);
     }
     int listen_on_loopback() {
         const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -1,13 +1,13 @@
 // What only the kqueue backend can show: its system calls counted and failed one by one, changes
 // that ride on the wait, events that say how much there is. On Linux over tests/kqueue_double.
 #include "netio.hpp"
+#include "tests/sockets.hpp"
 
 #include <doctest/doctest.h>
 
 #if NETIO_HAS_KQUEUE
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <poll.h>
 #include <signal.h>
 #include <string>
@@ -19,6 +19,7 @@
 
 namespace {
 
+using netio_test::plain::open_handles;
 using netio::event;
 using netio::event_kind;
 using netio::operation;
@@ -220,16 +221,6 @@ using kqueue_counts = kqueue_counting_sys;
 using kqueue_backend = netio::basic_kqueue<kqueue_counts>;
 static_assert(netio::backend<kqueue_backend>);
 
-int kqueue_open_descriptors() {
-    int count = 0;
-    DIR* folder = ::opendir("/proc/self/fd");
-    while (::readdir(folder) != nullptr) {
-        ++count;
-    }
-    ::closedir(folder);
-    return count;
-}
-
 constexpr netio::backend_limits kqueue_sizes{300, 2, 2, 4};
 constexpr std::uint64_t kqueue_long_ns = 2'000'000'000;
 
@@ -243,7 +234,7 @@ struct kqueue_rig {
     std::vector<std::byte> raw = std::vector<std::byte>(memory_bytes + 64);
     netio::buffer_pool pool;
     kqueue_backend backend;
-    int descriptors_before;
+    std::size_t descriptors_before;
     event out[32];
     std::vector<event> seen;
 
@@ -251,7 +242,7 @@ struct kqueue_rig {
                         std::uint32_t buffer_bytes = 1024)
         : pool_bytes(std::size_t{buffers} * buffer_bytes) {
         kqueue_counts::reset();
-        descriptors_before = kqueue_open_descriptors();
+        descriptors_before = open_handles();
         pool.attach(pool_bytes.data(), pool_links.data(), buffers, buffer_bytes, input_quota,
                     buffers - buffers / 2, false);
         REQUIRE(backend.open(memory(), kqueue_sizes, pool));
@@ -259,7 +250,7 @@ struct kqueue_rig {
     ~kqueue_rig() {
         kqueue_counts::reset();
         backend.close();
-        CHECK(kqueue_open_descriptors() == descriptors_before);
+        CHECK(open_handles() == descriptors_before);
         CHECK(pool.in_use(netio::side::input) == 0);
     }
     netio::mutable_bytes memory() {
@@ -1252,7 +1243,7 @@ TEST_CASE("kqueue reaches an IPv4 listener by its mapped address") {
 TEST_CASE("kqueue reports a refused connect once and holds nothing of it") {
     kqueue_rig rig;
     const std::uint16_t port = kqueue_dead_port();
-    const int before = kqueue_open_descriptors();
+    const std::size_t before = open_handles();
     for (std::uint32_t round = 1; round < 4; ++round) {
         const token who = kqueue_who(0, round);
         REQUIRE(rig.backend.start_connect({netio::loopback_ipv4(port), {}}, {}, who));
@@ -1263,7 +1254,7 @@ TEST_CASE("kqueue reports a refused connect once and holds nothing of it") {
         CHECK(failed.os_code == ECONNREFUSED);
         rig.quiet();
         rig.close(who);  // the slot is taken until then
-        CHECK(kqueue_open_descriptors() == before);
+        CHECK(open_handles() == before);
     }
 }
 
@@ -1857,16 +1848,16 @@ TEST_CASE("kqueue holds nothing when any call of open fails") {
         netio::buffer_pool pool;
         kqueue_backend backend;
         kqueue_counts::reset();
-        const int before = kqueue_open_descriptors();
+        const std::size_t before = open_handles();
         kqueue_counts::plan(call, EMFILE);
         const netio::os_status status = backend.open(memory, kqueue_sizes, pool);
         CHECK(status.why == netio::error::descriptors_empty);
         CHECK(status.os_code == EMFILE);
-        CHECK(kqueue_open_descriptors() == before);
+        CHECK(open_handles() == before);
         backend.close();  // of one that is not open: nothing
         REQUIRE(backend.open(memory, kqueue_sizes, pool));  // and now it works
         backend.close();
-        CHECK(kqueue_open_descriptors() == before);
+        CHECK(open_handles() == before);
     }
 }
 
@@ -1887,7 +1878,7 @@ TEST_CASE("kqueue holds nothing when any call of a start fails") {
     const netio::os_handle door = kqueue_backend::listen({netio::loopback_ipv4(0), {}}, {});
     const netio::os_handle box = kqueue_backend::open_datagram(netio::loopback_ipv4(0), {});
     const netio::endpoint to = kqueue_backend::local_of(door.handle).value;
-    const int before = kqueue_open_descriptors();
+    const std::size_t before = open_handles();
     kqueue_counts::plan(kqueue_call::change, ENOMEM, 1, 2);
     CHECK(rig.backend.start_accept(door.handle, kqueue_who(0)).os_code == ENOMEM);
     CHECK(rig.backend.start_receive_from(box.handle, kqueue_who(0)).why ==
@@ -1905,7 +1896,7 @@ TEST_CASE("kqueue holds nothing when any call of a start fails") {
     CHECK(rig.until(event_kind::failed).os_code == EIO);
     rig.close(kqueue_who(0));
     rig.quiet();
-    CHECK(kqueue_open_descriptors() == before);
+    CHECK(open_handles() == before);
     REQUIRE(rig.backend.start_accept(door.handle, kqueue_who(0)));  // all slots are free still
     REQUIRE(rig.backend.start_receive_from(box.handle, kqueue_who(0)));
     rig.backend.stop_accept(kqueue_who(0));

@@ -3,11 +3,9 @@
 #ifndef NETIO_TESTS_MARKER_HPP
 #define NETIO_TESTS_MARKER_HPP
 
-#include "netio.hpp"
+#include "tests/scripted.hpp"
 
-#include <doctest/doctest.h>
-
-#include <string>
+#include <cstring>
 
 namespace netio_test {
 
@@ -42,6 +40,33 @@ inline std::string marker_header(std::uint32_t kind) {
                              : netio::proxy::encode_v2(is, marks, room, true));
     REQUIRE(!out.empty());
     return out;
+}
+
+/// How one of ten connections goes.
+inline void marker_handle(scripted& of) {
+    of.open = [](netio::connection& c) { std::memset(&c.state<marker_state>(), 'M', 64); };
+    of.data = [&of](netio::connection& c, netio::bytes in) {
+        switch (of.opened % 6) {
+        case 0:
+            return c.write(in);
+        case 1:
+            return c.move_input_to(c);
+        case 2:
+            c.kill(1);
+            return std::size_t{0};
+        case 3:
+            return std::size_t{0};  // ends in a deadline, or in the peer's end
+        case 4:
+            c.write(std::string(500, 'M'));
+            c.close();
+            return in.size() / 2;
+        default:
+            return in.size() / 2;
+        }
+    };
+    of.packet = [](netio::datagram_socket& via, const netio::datagram& in) {
+        via.send_to(in.source, in.payload);
+    };
 }
 
 }  // namespace netio_test

@@ -6,40 +6,13 @@
 namespace {
 
 using netio_test::marker_client;
+using netio_test::marker_handle;
 using netio_test::marker_header;
 using netio_test::marker_place;
-using netio_test::marker_state;
 using netio_test::sim_fault;
 using netio_test::sim_options;
 using netio_test::sim_peer;
 using world = netio_test::server_world<>;
-
-/// How one of ten connections goes.
-void marker_handle(world& w) {
-    w.handler.open = [](netio::connection& c) { std::memset(&c.state<marker_state>(), 'M', 64); };
-    w.handler.data = [&w](netio::connection& c, netio::bytes in) {
-        switch (w.handler.opened % 6) {
-        case 0:
-            return c.write(in);
-        case 1:
-            return c.move_input_to(c);
-        case 2:
-            c.kill(1);
-            return std::size_t{0};
-        case 3:
-            return std::size_t{0};  // ends in a deadline, or in the peer's end
-        case 4:
-            c.write(std::string(500, 'M'));
-            c.close();
-            return in.size() / 2;
-        default:
-            return in.size() / 2;
-        }
-    };
-    w.handler.packet = [](netio::datagram_socket& via, const netio::datagram& in) {
-        via.send_to(in.source, in.payload);
-    };
-}
 
 void marker_peer(world& w, std::vector<sim_peer>& peers, std::uint32_t at) {
     sim_peer peer = w.net.connect(w.port, marker_client);
@@ -86,7 +59,7 @@ void marker_run(bool proactor, bool wiping, std::uint32_t rounds) {
     if (!wiping) {
         w.server->wipe_released(false);
     }
-    marker_handle(w);
+    marker_handle(w.handler);
     const auto socket = w.server->open_datagram({.address = "127.0.0.1"});
     REQUIRE(static_cast<bool>(socket));
     const netio::endpoint where = w.server->local(socket.value);

@@ -1,13 +1,13 @@
 // What only the poll backend can show: its system calls counted and failed one by one, what it asks
 // the kernel to look for, its line for buffers, wake-ups through a pipe.
 #include "netio.hpp"
+#include "tests/sockets.hpp"
 
 #include <doctest/doctest.h>
 
 #if NETIO_HAS_POLL
 
 #include <atomic>
-#include <dirent.h>
 #include <signal.h>
 #include <string>
 #include <sys/wait.h>
@@ -16,6 +16,7 @@
 
 namespace {
 
+using netio_test::plain::open_handles;
 using netio::event;
 using netio::event_kind;
 using netio::operation;
@@ -199,16 +200,6 @@ static_assert(poll_backend::connection_bytes == 40);
 static_assert(poll_backend::bytes_needed({1064, 2, 2, 4}) -
                   poll_backend::bytes_needed({64, 2, 2, 4}) == 1000 * 40);
 
-int poll_open_descriptors() {
-    int count = 0;
-    DIR* folder = ::opendir("/dev/fd");
-    while (::readdir(folder) != nullptr) {
-        ++count;
-    }
-    ::closedir(folder);
-    return count;
-}
-
 constexpr netio::backend_limits poll_sizes{300, 2, 2, 4};
 constexpr std::uint32_t poll_fixed_entries = 1 + 2 + 2 + 4;  // before the connections
 constexpr std::uint64_t poll_long_ns = 2'000'000'000;
@@ -228,13 +219,13 @@ struct poll_rig {
     std::vector<std::byte> raw = std::vector<std::byte>(memory_bytes + 64);
     netio::buffer_pool pool;
     poll_backend backend;
-    int descriptors_before;
+    std::size_t descriptors_before;
     event out[32];
     std::vector<event> seen;
 
     explicit poll_rig(std::uint32_t input_quota = buffers / 2, bool opened = true) {
         poll_spy::reset();
-        descriptors_before = poll_open_descriptors();
+        descriptors_before = open_handles();
         pool.attach(pool_bytes.data(), pool_links.data(), buffers, buffer_bytes, input_quota,
                     buffers - buffers / 2, false);
         if (opened) {
@@ -244,7 +235,7 @@ struct poll_rig {
     ~poll_rig() {
         poll_spy::reset();
         backend.close();
-        CHECK(poll_open_descriptors() == descriptors_before);
+        CHECK(open_handles() == descriptors_before);
         CHECK(pool.in_use(netio::side::input) == 0);
     }
     netio::os_status open() {
@@ -1400,7 +1391,7 @@ TEST_CASE("poll opens with nothing held or not at all") {
     const netio::os_status no_pipe = rig.open();
     CHECK(no_pipe.why == netio::error::descriptors_empty);
     CHECK(no_pipe.os_code == EMFILE);
-    CHECK(poll_open_descriptors() == rig.descriptors_before);
+    CHECK(open_handles() == rig.descriptors_before);
     rig.backend.close();  // of one that is not open: nothing
     poll_spy::allowed = 308;  // the table has 309 entries, which poll would refuse
     CHECK(rig.open().why == netio::error::descriptors_limit);
@@ -1417,7 +1408,7 @@ TEST_CASE("poll holds nothing when any call of a connect fails") {
     poll_rig rig;
     poll_door door(rig);
     const netio::endpoint to = netio::loopback_ipv4(door.port);
-    const int before = poll_open_descriptors();
+    const std::size_t before = open_handles();
     for (const poll_call call : {poll_call::socket, poll_call::setsockopt, poll_call::connect}) {
         poll_spy::plan(call, ENOBUFS);
         CHECK(rig.backend.start_connect({to, {}}, {}, poll_who(0)).os_code == ENOBUFS);
@@ -1428,7 +1419,7 @@ TEST_CASE("poll holds nothing when any call of a connect fails") {
     CHECK(rig.until(event_kind::failed).os_code == EIO);
     rig.close(poll_who(0));
     rig.quiet();
-    CHECK(poll_open_descriptors() == before);
+    CHECK(open_handles() == before);
 }
 
 namespace {

@@ -128,35 +128,6 @@ struct service_memory {
 
     // ---- wiping
 
-    /// How one of ten connections goes.
-    static void handle(world& w) {
-        w.handler.open = [](netio::connection& c) {
-            std::memset(&c.template state<marker_state>(), 'M', 64);
-        };
-        w.handler.data = [&w](netio::connection& c, netio::bytes in) {
-            switch (w.handler.opened % 6) {
-            case 0:
-                return c.write(in);
-            case 1:
-                return c.move_input_to(c);
-            case 2:
-                c.kill(1);
-                return std::size_t{0};
-            case 3:
-                return std::size_t{0};  // ends in a deadline, or in the peer's end
-            case 4:
-                c.write(std::string(500, 'M'));
-                c.close();
-                return in.size() / 2;
-            default:
-                return in.size() / 2;
-            }
-        };
-        w.handler.packet = [](netio::datagram_socket& via, const netio::datagram& in) {
-            via.send_to(in.source, in.payload);
-        };
-    }
-
     static void peer(world& w, client_socket& client, std::uint32_t at) {
         const std::string header = marker_header(at);
         const std::string body(300 + at % 7 * 100, 'M');
@@ -192,7 +163,7 @@ struct service_memory {
         sizes.preface_buffers_max = 2;
         world w(sizes, service_hurry);
         w.server().wipe_released(wiping);
-        handle(w);
+        marker_handle(w.handler);
         const auto socket = w.server().open_datagram({.address = "127.0.0.1"});
         REQUIRE(static_cast<bool>(socket));
         client_socket datagrams = client_socket::datagrams(w.server().local(socket.value));

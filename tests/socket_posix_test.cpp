@@ -1,6 +1,7 @@
 // Sockets of POSIX systems: addresses, options that are really set, errors by name, nothing held
 // after a failure.
 #include "netio.hpp"
+#include "tests/sockets.hpp"
 
 #include "tests/emulated.hpp"
 
@@ -8,7 +9,6 @@
 
 #if NETIO_HAS_EPOLL
 
-#include <dirent.h>
 #include <pwd.h>
 #include <set>
 #include <string>
@@ -17,6 +17,8 @@
 #include <vector>
 
 namespace {
+
+using netio_test::plain::open_handles;
 
 using netio::error;
 using netio::os_handle;
@@ -114,16 +116,6 @@ struct socket_posix_full_sys : netio::linux_sys {
         return -1;
     }
 };
-
-int socket_posix_open_descriptors() {
-    int count = 0;
-    DIR* folder = ::opendir("/proc/self/fd");
-    while (::readdir(folder) != nullptr) {
-        ++count;
-    }
-    ::closedir(folder);
-    return count;
-}
 
 /// Closes on the way out, so that a failing check leaks nothing into the next case.
 struct socket_posix_handle : os_handle {
@@ -335,7 +327,7 @@ TEST_CASE("socket_posix marks IPv6 traffic too, on a dual-stack socket both kind
 }
 
 TEST_CASE("socket_posix refuses options out of range and options the system has not") {
-    const int before = socket_posix_open_descriptors();
+    const std::size_t before = open_handles();
     netio::listen_options options;
     options.socket.dscp = 64;
     CHECK(socket_posix_listen(netio::loopback_ipv4(0), options).status.why ==
@@ -358,7 +350,7 @@ TEST_CASE("socket_posix refuses options out of range and options the system has 
     CHECK(sockets::listen_stream<socket_posix_poor_sys>({{}, "@name"}, {}).status.why ==
           error::not_supported);
     CHECK(socket_posix_listen({}).status.why == error::address_invalid);
-    CHECK(socket_posix_open_descriptors() == before);
+    CHECK(open_handles() == before);
 }
 
 TEST_CASE("socket_posix makes IPv6 listeners that leave IPv4 alone, or take it: as asked") {
@@ -512,7 +504,7 @@ TEST_CASE("socket_posix holds nothing after a failure of any of its calls") {
     options.dual_stack = true;
     options.reuse_port = true;
     options.socket.dscp = 1;
-    const int before = socket_posix_open_descriptors();
+    const std::size_t before = open_handles();
     for (int nth = 1; nth <= 12; ++nth) {
         socket_posix_sys::plan(nth);
         const os_handle made =
@@ -526,7 +518,7 @@ TEST_CASE("socket_posix holds nothing after a failure of any of its calls") {
         }
         CHECK(calls == nth);
         CHECK(made.status.os_code == ENOBUFS);
-        CHECK(socket_posix_open_descriptors() == before);
+        CHECK(open_handles() == before);
     }
     for (int nth = 1; nth <= 3; ++nth) {
         socket_posix_sys::plan(nth);
@@ -538,7 +530,7 @@ TEST_CASE("socket_posix holds nothing after a failure of any of its calls") {
     }
     CHECK(sockets::connect_stream<netio::linux_sys>({{}, std::string(200, 'x')}, {}).status.why ==
           error::path_too_long);
-    CHECK(socket_posix_open_descriptors() == before);
+    CHECK(open_handles() == before);
     socket_posix_sys::plan(1);
     CHECK(sockets::local_endpoint<socket_posix_sys>(0).why == error::kernel_memory_empty);
     CHECK(netio::epoll::local_of(987'654).why == error::os_failure);

@@ -17,6 +17,7 @@
 #undef far
 #else
 #include <cerrno>
+#include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -27,7 +28,8 @@
 
 namespace netio_test {
 
-/// Calls of the system on a socket; what fails answers with -1, `no_socket` or false.
+/// Calls of the system on a socket; what fails answers with -1, `no_socket` or false. Nothing in
+/// here allocates, but for `open_handles`.
 namespace plain {
 
 #if NETIO_HAS_IOCP
@@ -40,9 +42,9 @@ inline bool begin() noexcept {
     static const bool begun = ::WSAStartup(MAKEWORD(2, 2), &data) == 0;
     return begun;
 }
-inline socket_type open(int type) noexcept {
+inline socket_type open(int family, int type) noexcept {
     begin();
-    return ::WSASocketW(AF_INET, type, 0, nullptr, 0,
+    return ::WSASocketW(family, type, 0, nullptr, 0,
                         WSA_FLAG_OVERLAPPED | WSA_FLAG_NO_HANDLE_INHERIT);
 }
 inline void close(socket_type what) noexcept { ::closesocket(what); }
@@ -88,6 +90,11 @@ inline bool readable(socket_type one, int timeout_ms) noexcept {
     timeval most{timeout_ms / 1000, timeout_ms % 1000 * 1000};
     return ::select(0, &of, nullptr, nullptr, &most) == 1;
 }
+inline std::size_t open_handles() noexcept {
+    DWORD count = 0;
+    ::GetProcessHandleCount(::GetCurrentProcess(), &count);
+    return count;
+}
 using size_type = int;
 using count_type = int;
 inline constexpr int send_flags = 0;
@@ -96,7 +103,17 @@ inline constexpr int no_more_sends = SD_SEND;
 using socket_type = int;
 inline constexpr socket_type no_socket = -1;
 
-inline socket_type open(int type) noexcept { return ::socket(AF_INET, type | SOCK_CLOEXEC, 0); }
+inline bool begin() noexcept { return true; }  // what a process must do before its first socket
+/// A socket that children do not inherit and that raises no signal.
+inline socket_type open(int family, int type) noexcept {
+    const socket_type made = ::socket(family, type, 0);
+    ::fcntl(made, F_SETFD, FD_CLOEXEC);
+#if defined(SO_NOSIGPIPE)
+    const int yes = 1;
+    ::setsockopt(made, SOL_SOCKET, SO_NOSIGPIPE, &yes, sizeof(yes));
+#endif
+    return made;
+}
 inline void close(socket_type what) noexcept { ::close(what); }
 inline void set_non_blocking(socket_type of) noexcept { ::fcntl(of, F_SETFL, O_NONBLOCK); }
 inline bool failed_by_reset() noexcept { return errno == ECONNRESET; }
@@ -106,11 +123,29 @@ inline bool readable(socket_type one, int timeout_ms) noexcept {
     return ::poll(&of, 1, timeout_ms) == 1;
 }
 inline std::int64_t told_by_wine(int, std::int64_t count) noexcept { return count; }
+/// Handles that this process holds, to compare two moments.
+inline std::size_t open_handles() noexcept {
+    std::size_t count = 0;
+    DIR* const folder = ::opendir("/dev/fd");
+    while (folder != nullptr && ::readdir(folder) != nullptr) {
+        ++count;
+    }
+    if (folder != nullptr) {
+        ::closedir(folder);
+    }
+    return count;
+}
 using size_type = std::size_t;
 using count_type = ssize_t;
+#if defined(MSG_NOSIGNAL)
 inline constexpr int send_flags = MSG_NOSIGNAL;
+#else
+inline constexpr int send_flags = 0;
+#endif
 inline constexpr int no_more_sends = SHUT_WR;
 #endif
+
+inline socket_type open(int type) noexcept { return open(AF_INET, type); }
 
 inline sockaddr_in address_of(const netio::endpoint& of) noexcept {
     sockaddr_in out{};
@@ -153,12 +188,20 @@ inline std::int64_t receive(socket_type from, char* into, std::size_t count) noe
     return told_by_wine(from, ::recv(from, into, static_cast<size_type>(count), 0));
 }
 inline void end_sending(socket_type of) noexcept { ::shutdown(of, no_more_sends); }
-inline void reset(socket_type what) noexcept {
+/// From now on its close is a reset.
+inline void reset_at_close(socket_type of) noexcept {
     linger at_once{};
     at_once.l_onoff = 1;
-    ::setsockopt(what, SOL_SOCKET, SO_LINGER, reinterpret_cast<const char*>(&at_once),
+    ::setsockopt(of, SOL_SOCKET, SO_LINGER, reinterpret_cast<const char*>(&at_once),
                  sizeof(at_once));
+}
+inline void reset(socket_type what) noexcept {
+    reset_at_close(what);
     close(what);
+}
+/// What the peer may send before anything is read; before the connect.
+inline void set_receive_bytes(socket_type of, int count) noexcept {
+    ::setsockopt(of, SOL_SOCKET, SO_RCVBUF, reinterpret_cast<const char*>(&count), sizeof(count));
 }
 inline bool no_delay(socket_type of) noexcept {
     int on = 0;
