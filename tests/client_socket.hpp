@@ -48,6 +48,10 @@ inline bool was_reset() noexcept {
     const int why = ::WSAGetLastError();
     return why == WSAECONNRESET || why == WSAECONNABORTED || why == WSAESHUTDOWN;
 }
+/// Wine tells a reset as an end while some other socket of the system is in TIME_WAIT.
+inline bool tells_every_reset() noexcept {
+    return ::GetProcAddress(::GetModuleHandleA("ntdll.dll"), "wine_get_version") == nullptr;
+}
 inline std::string unix_name(const char* of) {
     return "netio-" + std::string(of) + "-" + std::to_string(::GetCurrentProcessId());
 }
@@ -56,6 +60,7 @@ inline void remove_unix_name(const std::string& name) noexcept { ::DeleteFileA(n
 #else
 
 inline bool was_reset() noexcept { return errno == ECONNRESET || errno == EPIPE; }
+constexpr bool tells_every_reset() noexcept { return true; }
 
 /// A name for a unix socket of this process that nobody else has.
 inline std::string unix_name(const char* of) {
@@ -217,6 +222,8 @@ public:
         pull(~std::size_t{0});
         return reset_;
     }
+    /// A reset was told. Where the system may tell one as an end, an end will do.
+    bool saw_reset() { return was_reset() || (ended_ && !client_os::tells_every_reset()); }
     bool over() { return ended() || reset_; }
 
     void shutdown() noexcept { ::shutdown(socket_, 1); }  // SHUT_WR, SD_SEND

@@ -200,7 +200,7 @@ struct service_server {
         client_socket client(w.listen());
         const std::string text(4 * service_limits.buffer_bytes, 'x');
         w.exchange(client, text, 1);
-        CHECK(client.was_reset());
+        CHECK(client.saw_reset());
         CHECK(w.until_closed(1));
         CHECK(w.handler.reasons.back().kind == kind::input_too_long);
     }
@@ -430,7 +430,7 @@ struct service_server {
             CHECK(w.exchange(second, "b") == "b");
             client_socket third(at);
             CHECK(w.until([&] { return third.over(); }));
-            CHECK(third.was_reset());
+            CHECK(third.saw_reset());
             CHECK(w.server().stats().counts.refused == 1);
             CHECK(w.events.all.back().reason.cause() ==
                   (global ? netio::refusal_cause::global_cap : netio::refusal_cause::listener_cap));
@@ -453,7 +453,7 @@ struct service_server {
         };
         client_socket client(w.listen());
         w.exchange(client, "kill me", 1);
-        CHECK(client.was_reset());
+        CHECK(client.saw_reset());
         CHECK(w.until_closed(1));
         CHECK(w.handler.reasons.back() == netio::close_reason{kind::killed, 7});
     }
@@ -571,7 +571,7 @@ struct service_server {
             client_socket client(at);
             CHECK(client.send(begun) == begun.size());
             CHECK(w.until([&] { return client.over(); }));
-            CHECK(client.was_reset());
+            CHECK(client.saw_reset());
             CHECK(w.until([&] { return w.server().stats().open == 0; }));
             CHECK(w.events.all.back().reason.kind == kind::preface_timeout);
         }
@@ -641,7 +641,7 @@ struct service_server {
         CHECK(w.exchange(busy, "begin") == "begin");
         w.server().drain(100);
         CHECK(w.server().run() == netio::error::none);
-        CHECK(busy.was_reset());
+        CHECK(busy.saw_reset());
         CHECK(w.handler.reasons.back().kind == kind::drain_deadline);
     }
 
@@ -659,18 +659,18 @@ struct service_server {
         service_echo(w.handler);
         const netio::endpoint at = w.listen();
         bool echoed = false;
-        bool was_reset = false;
+        bool reset = false;
         std::thread other([&] {
             client_socket client(at);
             client.send("hello");
             echoed = settle(client, [&] { return client.arrived() == "hello"; });
             w.server().stop();
-            was_reset = settle(client, [&] { return client.was_reset(); });
+            reset = settle(client, [&] { return client.saw_reset(); });
         });
         CHECK(w.server().run() == netio::error::none);
         other.join();
         CHECK(echoed);
-        CHECK(was_reset);
+        CHECK(reset);
         CHECK(w.handler.reasons.back().kind == kind::shutdown);
     }
 
@@ -790,7 +790,7 @@ struct service_server {
         }
         other.join();
         CHECK(turns < service_turns_max);
-        CHECK(client.was_reset());
+        CHECK(client.saw_reset());
     }
 };
 

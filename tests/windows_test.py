@@ -39,8 +39,6 @@ SUITES = {
 WINE_HAS_NOT = {
     "leak*": "connections that are reset before their accept are never accepted",
     "wiping*": "the same",
-    "PROXY vectors in two parts*": "a reset is told as an end where another socket is in TIME_WAIT",
-    "PROXY vectors headers of*": "the same",
 }
 
 ENVIRONMENT = {**os.environ, "WINEPREFIX": str(BUILD / "wine"), "WINEDEBUG": "-all"}
