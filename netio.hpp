@@ -4999,6 +4999,15 @@ inline constexpr std::uint64_t forever_ns = ~std::uint64_t{0};
 /// Slices of one start_send.
 inline constexpr std::size_t slices_max = 8;
 
+/// Bytes of them in all.
+constexpr std::uint64_t bytes_of(std::span<const bytes> slices) noexcept {
+    std::uint64_t count = 0;
+    for (const bytes& each : slices) {
+        count += each.size();
+    }
+    return count;
+}
+
 /// The seam to a kernel: start an operation, later get its event from `wait`. docs/contract.md
 /// gives
 /// each function's precondition and postcondition and the clauses P1 to P14 that one test suite
@@ -5046,6 +5055,14 @@ concept backend = requires(B b, const B constant, mutable_bytes memory, std::spa
     { b.wake() } noexcept;
     { b.wait_handle() } noexcept -> std::same_as<socket_handle>;
     { constant.now_ns() } noexcept -> std::same_as<std::uint64_t>;
+};
+
+/// Where the kernel answers a send at once, a backend may offer `send_now` beside it, under
+/// the same preconditions: true if every byte is with the kernel already. Then no event follows and
+/// no send is outstanding. False is as after `start_send`. It saves its caller a turn.
+template <class B>
+concept backend_sends_now = requires(B b, std::span<const bytes> slices, token who) {
+    { b.send_now(who, slices) } noexcept -> std::same_as<bool>;
 };
 
 NETIO_END
@@ -7137,9 +7154,13 @@ ssize_t send_one(int to, bytes what) noexcept {
     return sent;
 }
 
+/// One call for all of them; short where the socket's buffer takes no more.
 template <class Sys>
-ssize_t send_many(int to, std::span<const bytes> slices) noexcept {
-    NETIO_ASSERT(slices.size() <= slices_max);
+ssize_t send_slices(int to, std::span<const bytes> slices) noexcept {
+    NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
+    if (slices.size() == 1) {
+        return send_one<Sys>(to, slices[0]);
+    }
     iovec pieces[slices_max];
     for (std::size_t index = 0; index < slices.size(); ++index) {
         NETIO_ASSERT(!slices[index].empty());
@@ -7829,19 +7850,18 @@ public:
     }
 
     void start_send(token who, std::span<const bytes> slices) noexcept {
-        connection& at = connection_of(who);
-        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
-        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
-        NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
-        at.flags |= sending;
-        const ssize_t sent = slices.size() == 1
-                                 ? detail::send_one<Sys>(at.descriptor, slices[0])
-                                 : detail::send_many<Sys>(at.descriptor, slices);
-        if (sent < 0 && errno == EAGAIN) {
-            wait_for_room(at, who, slices[0]);
-            return;
+        connection& at = sender_of(who);
+        begin_send(at, who, slices[0], detail::send_slices<Sys>(at.descriptor, slices));
+    }
+
+    bool send_now(token who, std::span<const bytes> slices) noexcept {
+        connection& at = sender_of(who);
+        const ssize_t sent = detail::send_slices<Sys>(at.descriptor, slices);
+        if (sent >= 0 && static_cast<std::uint64_t>(sent) == bytes_of(slices)) {
+            return true;
         }
-        keep_sent(at, who.index(), sent);
+        begin_send(at, who, slices[0], sent);
+        return false;
     }
 
     void end_send(token who) noexcept {
@@ -8215,6 +8235,23 @@ private:
             to.put(who, operation::receive, event_kind::ended);
         } else {
             to.fail(who, operation::receive, detail::error_of(code), code);
+        }
+    }
+
+    connection& sender_of(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
+        return at;
+    }
+
+    /// What the first try gave (or errno) is the send's result, or it waits.
+    void begin_send(connection& at, token who, bytes first, ssize_t sent) noexcept {
+        at.flags |= sending;
+        if (sent < 0 && errno == EAGAIN) {
+            wait_for_room(at, who, first);
+        } else {
+            keep_sent(at, who.index(), sent);
         }
     }
 
@@ -8818,23 +8855,18 @@ public:
     }
 
     void start_send(token who, std::span<const bytes> slices) noexcept {
-        connection& at = connection_of(who);
-        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
-        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
-        NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
-        at.flags |= sending;
-        const ssize_t sent = slices.size() == 1
-                                 ? detail::send_one<Sys>(at.descriptor, slices[0])
-                                 : detail::send_many<Sys>(at.descriptor, slices);
-        if (sent < 0 && errno == EAGAIN) {
-            // The socket's buffer is full: the first slice waits, the rest is the caller's.
-            at.flags |= send_waits;
-            at.send_from = detail::address_of(slices[0].data());
-            at.send_count = detail::clipped(slices[0].size());
-            change(at, who.index(), EVFILT_WRITE, EV_ADD | EV_ONESHOT);
-            return;
+        connection& at = sender_of(who);
+        begin_send(at, who.index(), slices[0], detail::send_slices<Sys>(at.descriptor, slices));
+    }
+
+    bool send_now(token who, std::span<const bytes> slices) noexcept {
+        connection& at = sender_of(who);
+        const ssize_t sent = detail::send_slices<Sys>(at.descriptor, slices);
+        if (sent >= 0 && static_cast<std::uint64_t>(sent) == bytes_of(slices)) {
+            return true;
         }
-        keep_sent(at, who.index(), sent);
+        begin_send(at, who.index(), slices[0], sent);
+        return false;
     }
 
     void end_send(token who) noexcept {
@@ -9360,6 +9392,27 @@ private:
         } else {
             to.fail(who, operation::receive, detail::error_of(code), code);
         }
+    }
+
+    connection& sender_of(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
+        return at;
+    }
+
+    /// What the first try gave (or errno) is the send's result; or the socket's buffer is full: the
+    /// first slice waits, the rest is the caller's.
+    void begin_send(connection& at, std::uint32_t index, bytes first, ssize_t sent) noexcept {
+        at.flags |= sending;
+        if (sent >= 0 || errno != EAGAIN) {
+            keep_sent(at, index, sent);
+            return;
+        }
+        at.flags |= send_waits;
+        at.send_from = detail::address_of(first.data());
+        at.send_count = detail::clipped(first.size());
+        change(at, index, EVFILT_WRITE, EV_ADD | EV_ONESHOT);
     }
 
     void resume_send(connection& at, std::uint32_t index) noexcept {
@@ -9906,16 +9959,21 @@ public:
     /// Tries at once. Where the socket has no room the first slice waits for it, the rest is the
     /// caller's: so there is no array of slices to keep.
     void start_send(token who, std::span<const bytes> slices) noexcept {
-        const std::uint32_t at = connection_of(who);
-        entry& of = entries_[at];
-        NETIO_ASSERT((of.flags & (attached | closing)) == attached);
-        NETIO_ASSERT((of.flags & (sending | send_over)) == 0);
-        NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
-        of.flags |= sending;
-        const ssize_t sent = slices.size() == 1
-                                 ? detail::send_one<Sys>(descriptor_of(at), slices[0])
-                                 : detail::send_many<Sys>(descriptor_of(at), slices);
+        const std::uint32_t at = sender_of(who);
+        const ssize_t sent = detail::send_slices<Sys>(descriptor_of(at), slices);
+        entries_[at].flags |= sending;
         keep_sent(at, sent, slices[0]);
+    }
+
+    bool send_now(token who, std::span<const bytes> slices) noexcept {
+        const std::uint32_t at = sender_of(who);
+        const ssize_t sent = detail::send_slices<Sys>(descriptor_of(at), slices);
+        if (sent >= 0 && static_cast<std::uint64_t>(sent) == bytes_of(slices)) {
+            return true;
+        }
+        entries_[at].flags |= sending;
+        keep_sent(at, sent, slices[0]);
+        return false;
     }
 
     void end_send(token who) noexcept {
@@ -10121,6 +10179,13 @@ private:
     }
 
     /// Keeps what a send gave (or errno) for the next wait; without room it is tried again later.
+    std::uint32_t sender_of(token who) const noexcept {
+        const std::uint32_t at = connection_of(who);
+        NETIO_ASSERT((entries_[at].flags & (attached | closing)) == attached);
+        NETIO_ASSERT((entries_[at].flags & (sending | send_over)) == 0);
+        return at;
+    }
+
     void keep_sent(std::uint32_t at, ssize_t sent, bytes what) noexcept {
         entry& of = entries_[at];
         if (sent < 0 && errno == EAGAIN) {
@@ -14222,9 +14287,7 @@ private:
         if (c.state_ == kind::closing) {
             return;
         }
-        c.output().drop_sent(e.byte_count);
-        c.bytes_out_ += e.byte_count;
-        core_.counts.bytes_out += e.byte_count;
+        took(c, e.byte_count);
         c.out_at_ = core_.now_up_ms;
         if (c.has(flags::refused)) {
             offer_room(c);
@@ -14275,11 +14338,29 @@ private:
         if (c.output_.words == 0 || c.has(flags::sending | flags::output_dead)) {
             return;
         }
-        bytes slices[output_pieces_max];
-        const std::uint32_t count = c.output().gather(slices);
-        c.set(flags::sending);
+        bytes pieces[output_pieces_max];
+        const std::span<const bytes> slices(pieces, c.output().gather(pieces));
         c.out_at_ = core_.now_up_ms;
-        w_.backend.start_send(who_of(c), {slices, count});
+        if constexpr (backend_sends_now<Backend>) {
+            // Who waits for room is told by an event: no callback comes from here.
+            if (!c.has(flags::refused)) {
+                if (w_.backend.send_now(who_of(c), slices)) {
+                    took(c, bytes_of(slices));
+                } else {
+                    c.set(flags::sending);
+                }
+                return;
+            }
+        }
+        c.set(flags::sending);
+        w_.backend.start_send(who_of(c), slices);
+    }
+
+    /// The kernel has so many bytes of the output.
+    void took(connection& c, std::uint64_t count) noexcept {
+        c.output().drop_sent(count);
+        c.bytes_out_ += count;
+        core_.counts.bytes_out += count;
     }
 
     /// Output is flushed: what was to follow it.
@@ -14328,6 +14409,7 @@ private:
             return;
         }
         if (c.state_ == kind::open) {
+            start_output(c);
             if (w_.draining && core_.counts.turns >= w_.sweep_from_turn && is_idle(c)) {
                 c.because(close_kind::drained);
                 c.set(flags::close_wanted | flags::end_wanted);
@@ -14336,7 +14418,6 @@ private:
                 begin_close(c, true);  // the reason is that of the send that failed
                 return;
             }
-            start_output(c);
             finish_output(c);
         } else if (c.has(flags::close_wanted) && c.state_ != kind::draining) {
             begin_close(c, true);

@@ -125,6 +125,15 @@ inline constexpr std::uint64_t forever_ns = ~std::uint64_t{0};
 /// Slices of one start_send.
 inline constexpr std::size_t slices_max = 8;
 
+/// Bytes of them in all.
+constexpr std::uint64_t bytes_of(std::span<const bytes> slices) noexcept {
+    std::uint64_t count = 0;
+    for (const bytes& each : slices) {
+        count += each.size();
+    }
+    return count;
+}
+
 /// The seam to a kernel: start an operation, later get its event from `wait`. docs/contract.md
 /// gives
 /// each function's precondition and postcondition and the clauses P1 to P14 that one test suite
@@ -172,6 +181,14 @@ concept backend = requires(B b, const B constant, mutable_bytes memory, std::spa
     { b.wake() } noexcept;
     { b.wait_handle() } noexcept -> std::same_as<socket_handle>;
     { constant.now_ns() } noexcept -> std::same_as<std::uint64_t>;
+};
+
+/// Where the kernel answers a send at once, a backend may offer `send_now` beside it, under
+/// the same preconditions: true if every byte is with the kernel already. Then no event follows and
+/// no send is outstanding. False is as after `start_send`. It saves its caller a turn.
+template <class B>
+concept backend_sends_now = requires(B b, std::span<const bytes> slices, token who) {
+    { b.send_now(who, slices) } noexcept -> std::same_as<bool>;
 };
 
 NETIO_END

@@ -300,19 +300,18 @@ public:
     }
 
     void start_send(token who, std::span<const bytes> slices) noexcept {
-        connection& at = connection_of(who);
-        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
-        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
-        NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
-        at.flags |= sending;
-        const ssize_t sent = slices.size() == 1
-                                 ? detail::send_one<Sys>(at.descriptor, slices[0])
-                                 : detail::send_many<Sys>(at.descriptor, slices);
-        if (sent < 0 && errno == EAGAIN) {
-            wait_for_room(at, who, slices[0]);
-            return;
+        connection& at = sender_of(who);
+        begin_send(at, who, slices[0], detail::send_slices<Sys>(at.descriptor, slices));
+    }
+
+    bool send_now(token who, std::span<const bytes> slices) noexcept {
+        connection& at = sender_of(who);
+        const ssize_t sent = detail::send_slices<Sys>(at.descriptor, slices);
+        if (sent >= 0 && static_cast<std::uint64_t>(sent) == bytes_of(slices)) {
+            return true;
         }
-        keep_sent(at, who.index(), sent);
+        begin_send(at, who, slices[0], sent);
+        return false;
     }
 
     void end_send(token who) noexcept {
@@ -686,6 +685,23 @@ private:
             to.put(who, operation::receive, event_kind::ended);
         } else {
             to.fail(who, operation::receive, detail::error_of(code), code);
+        }
+    }
+
+    connection& sender_of(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
+        return at;
+    }
+
+    /// What the first try gave (or errno) is the send's result, or it waits.
+    void begin_send(connection& at, token who, bytes first, ssize_t sent) noexcept {
+        at.flags |= sending;
+        if (sent < 0 && errno == EAGAIN) {
+            wait_for_room(at, who, first);
+        } else {
+            keep_sent(at, who.index(), sent);
         }
     }
 

@@ -230,16 +230,21 @@ public:
     /// Tries at once. Where the socket has no room the first slice waits for it, the rest is the
     /// caller's: so there is no array of slices to keep.
     void start_send(token who, std::span<const bytes> slices) noexcept {
-        const std::uint32_t at = connection_of(who);
-        entry& of = entries_[at];
-        NETIO_ASSERT((of.flags & (attached | closing)) == attached);
-        NETIO_ASSERT((of.flags & (sending | send_over)) == 0);
-        NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
-        of.flags |= sending;
-        const ssize_t sent = slices.size() == 1
-                                 ? detail::send_one<Sys>(descriptor_of(at), slices[0])
-                                 : detail::send_many<Sys>(descriptor_of(at), slices);
+        const std::uint32_t at = sender_of(who);
+        const ssize_t sent = detail::send_slices<Sys>(descriptor_of(at), slices);
+        entries_[at].flags |= sending;
         keep_sent(at, sent, slices[0]);
+    }
+
+    bool send_now(token who, std::span<const bytes> slices) noexcept {
+        const std::uint32_t at = sender_of(who);
+        const ssize_t sent = detail::send_slices<Sys>(descriptor_of(at), slices);
+        if (sent >= 0 && static_cast<std::uint64_t>(sent) == bytes_of(slices)) {
+            return true;
+        }
+        entries_[at].flags |= sending;
+        keep_sent(at, sent, slices[0]);
+        return false;
     }
 
     void end_send(token who) noexcept {
@@ -445,6 +450,13 @@ private:
     }
 
     /// Keeps what a send gave (or errno) for the next wait; without room it is tried again later.
+    std::uint32_t sender_of(token who) const noexcept {
+        const std::uint32_t at = connection_of(who);
+        NETIO_ASSERT((entries_[at].flags & (attached | closing)) == attached);
+        NETIO_ASSERT((entries_[at].flags & (sending | send_over)) == 0);
+        return at;
+    }
+
     void keep_sent(std::uint32_t at, ssize_t sent, bytes what) noexcept {
         entry& of = entries_[at];
         if (sent < 0 && errno == EAGAIN) {

@@ -680,9 +680,13 @@ ssize_t send_one(int to, bytes what) noexcept {
     return sent;
 }
 
+/// One call for all of them; short where the socket's buffer takes no more.
 template <class Sys>
-ssize_t send_many(int to, std::span<const bytes> slices) noexcept {
-    NETIO_ASSERT(slices.size() <= slices_max);
+ssize_t send_slices(int to, std::span<const bytes> slices) noexcept {
+    NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
+    if (slices.size() == 1) {
+        return send_one<Sys>(to, slices[0]);
+    }
     iovec pieces[slices_max];
     for (std::size_t index = 0; index < slices.size(); ++index) {
         NETIO_ASSERT(!slices[index].empty());

@@ -950,9 +950,7 @@ private:
         if (c.state_ == kind::closing) {
             return;
         }
-        c.output().drop_sent(e.byte_count);
-        c.bytes_out_ += e.byte_count;
-        core_.counts.bytes_out += e.byte_count;
+        took(c, e.byte_count);
         c.out_at_ = core_.now_up_ms;
         if (c.has(flags::refused)) {
             offer_room(c);
@@ -1003,11 +1001,29 @@ private:
         if (c.output_.words == 0 || c.has(flags::sending | flags::output_dead)) {
             return;
         }
-        bytes slices[output_pieces_max];
-        const std::uint32_t count = c.output().gather(slices);
-        c.set(flags::sending);
+        bytes pieces[output_pieces_max];
+        const std::span<const bytes> slices(pieces, c.output().gather(pieces));
         c.out_at_ = core_.now_up_ms;
-        w_.backend.start_send(who_of(c), {slices, count});
+        if constexpr (backend_sends_now<Backend>) {
+            // Who waits for room is told by an event: no callback comes from here.
+            if (!c.has(flags::refused)) {
+                if (w_.backend.send_now(who_of(c), slices)) {
+                    took(c, bytes_of(slices));
+                } else {
+                    c.set(flags::sending);
+                }
+                return;
+            }
+        }
+        c.set(flags::sending);
+        w_.backend.start_send(who_of(c), slices);
+    }
+
+    /// The kernel has so many bytes of the output.
+    void took(connection& c, std::uint64_t count) noexcept {
+        c.output().drop_sent(count);
+        c.bytes_out_ += count;
+        core_.counts.bytes_out += count;
     }
 
     /// Output is flushed: what was to follow it.
@@ -1056,6 +1072,7 @@ private:
             return;
         }
         if (c.state_ == kind::open) {
+            start_output(c);
             if (w_.draining && core_.counts.turns >= w_.sweep_from_turn && is_idle(c)) {
                 c.because(close_kind::drained);
                 c.set(flags::close_wanted | flags::end_wanted);
@@ -1064,7 +1081,6 @@ private:
                 begin_close(c, true);  // the reason is that of the send that failed
                 return;
             }
-            start_output(c);
             finish_output(c);
         } else if (c.has(flags::close_wanted) && c.state_ != kind::draining) {
             begin_close(c, true);

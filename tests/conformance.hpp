@@ -255,6 +255,24 @@ struct conformance {
     static bool named(std::int32_t code, std::string_view what) {
         return std::string_view(World::backend_type::os_name(code)).ends_with(what);
     }
+    static constexpr bool sends_now = backend_sends_now<typename World::backend_type>;
+    static bool send_now(World& w, token who, std::span<const bytes> slices) {
+        if constexpr (sends_now) {
+            return w.kernel.send_now(who, slices);
+        } else {
+            return false;
+        }
+    }
+    /// Both start a send and say whether it is done already.
+    static auto start_only(World& w) {
+        return [&w](token who, std::span<const bytes> slices) {
+            w.kernel.start_send(who, slices);
+            return false;
+        };
+    }
+    static auto start_now(World& w) {
+        return [&w](token who, std::span<const bytes> slices) { return send_now(w, who, slices); };
+    }
     static bool sent(World& w, token who, std::uint32_t times = 1) {
         return w.count(who, operation::send, event_kind::sent) >= times;
     }
@@ -272,8 +290,10 @@ struct conformance {
         peer client;
         NETIO_PASSES(join(w, a, client));
         const std::string text = "twice";
+        const bytes both[] = {as_bytes(text), as_bytes(text)};
         w.send(a, as_bytes(text));
         NETIO_HOLDS(asserts([&] { w.send(a, as_bytes(text)); }));
+        NETIO_HOLDS(!sends_now || asserts([&] { send_now(w, a, both); }));
         return nullptr;
     }
     static verdict p1_other(World& w) {
@@ -346,6 +366,22 @@ struct conformance {
         NETIO_HOLDS(w.until([&] { return sent(w, a); }));
         w.quiet();
         NETIO_HOLDS(w.count(a) == 1);
+        return nullptr;
+    }
+    /// Done at once, or told by one event; and then the next may start.
+    static verdict p2_send_now(World& w) {
+        peer client;
+        NETIO_PASSES(join(w, a, client));
+        const bytes slices[] = {as_bytes("one "), as_bytes("two "), as_bytes("three")};
+        std::string whole;
+        std::uint32_t told = 0;
+        for (int times = 0; sends_now && times < 4; ++times) {
+            whole += "one two three";
+            told += send_now(w, a, slices) ? 0 : 1;
+            NETIO_HOLDS(w.until([&] { return client.arrived() == whole && sent(w, a, told); }));
+            w.quiet();
+            NETIO_HOLDS(w.count(a) == told);
+        }
         return nullptr;
     }
     static verdict p2_accept(World& w) {
@@ -561,6 +597,13 @@ struct conformance {
         return nullptr;
     }
     static verdict p9_sigpipe(World& w) {
+        return sigpipe(w, start_only(w));
+    }
+    static verdict p9_now(World& w) {
+        return sends_now ? sigpipe(w, start_now(w)) : nullptr;
+    }
+    template <class Start>
+    static verdict sigpipe(World& w, Start start) {
         conformance_sigpipe counter;
         peer clients[2];
         NETIO_PASSES(join(w, a, clients[0]));
@@ -572,11 +615,12 @@ struct conformance {
         const bytes two[] = {as_bytes(text), as_bytes(text)};
         for (token who : {a, b}) {
             bool failed = false;
+            std::uint32_t done = 0;
             for (std::uint32_t tries = 1; tries <= 4 && !failed; ++tries) {
-                w.kernel.start_send(who, std::span(two).first(tries % 2 + 1));
+                done += start(who, std::span(two).first(tries % 2 + 1)) ? 1 : 0;
                 NETIO_HOLDS(w.until([&] {
                     failed = w.count(who, operation::send, event_kind::failed) != 0;
-                    return failed || sent(w, who, tries);
+                    return failed || sent(w, who, tries - done);
                 }));
                 w.quiet();
             }
@@ -589,6 +633,13 @@ struct conformance {
     // --- P10 to P14 ---------------------------------------------------------------------------
 
     static verdict p10_truth(World& w) {
+        return truth(w, start_only(w));
+    }
+    static verdict p10_now(World& w) {
+        return sends_now ? truth(w, start_now(w)) : nullptr;
+    }
+    template <class Start>
+    static verdict truth(World& w, Start start) {
         peer client;
         NETIO_PASSES(join(w, a, client));
         const std::string whole = conformance_pattern(World::bulk_bytes);
@@ -606,8 +657,8 @@ struct conformance {
             if (!outstanding && reported < whole.size()) {
                 const bytes rest = as_bytes(whole).subspan(reported);
                 const bytes two[] = {rest.first(rest.size() / 2), rest.subspan(rest.size() / 2)};
-                w.kernel.start_send(a, rest.size() > 1 ? std::span(two) : std::span(two).last(1));
-                outstanding = true;
+                outstanding = !start(a, rest.size() > 1 ? std::span(two) : std::span(two).last(1));
+                reported += outstanding ? 0 : rest.size();
             }
             return reading && client.arrived().size() >= whole.size();
         };
@@ -1389,6 +1440,7 @@ struct conformance {
             {"P2", "a receive into memory gives one event", p2_into},
             {"P2", "a receive with credit ends once, within credit and a buffer", p2_credit},
             {"P2", "a vectored send gives one event", p2_send},
+            {"P2", "a send is done at once or gives one event", p2_send_now},
             {"P2", "each client is accepted once", p2_accept},
             {"P2", "a connect gives one event", p2_connect},
             {"P2", "a close gives one event", p2_close},
@@ -1401,7 +1453,9 @@ struct conformance {
             {"P7", "an idle connection holds no buffer", p7_idle},
             {"P8", "receives refused for want of a buffer are served in order", p8_line},
             {"P9", "no SIGPIPE", p9_sigpipe},
+            {"P9", "no SIGPIPE from a send that may be done at once", p9_now},
             {"P10", "a partial send is reported truly", p10_truth},
+            {"P10", "a send is done at once only if it is whole", p10_now},
             {"P11", "a stale token never resurfaces after closed", p11_reuse},
             {"P11", "a reused descriptor gets nothing of its last owner's", p11_batch},
             {"P11", "a descriptor that lives on in a child is silent", p11_duplicate},

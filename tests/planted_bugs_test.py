@@ -50,8 +50,8 @@ BUGS = {
         "if (index >= connections || !slots.live(index, who.generation())) {",
         "if (index >= connections || !slots.is_live(index)) {"),
     "ignored short send": (
-        "c.output().drop_sent(e.byte_count);",
-        "c.output().drop_sent(c.output().byte_count());"),
+        "took(c, e.byte_count);",
+        "took(c, c.output().byte_count());"),
     "early deadline": (
         "core_.now_up_ms = core_.now_ms + (passed % 1'000'000 != 0 ? 1 : 0);",
         "core_.now_up_ms = core_.now_ms;"),

@@ -63,6 +63,7 @@ public:
     void start_receive(token who, mutable_bytes into, std::uint32_t credit) noexcept;
     void stop_receive(token who) noexcept;
     void start_send(token who, std::span<const bytes> slices) noexcept;
+    bool send_now(token who, std::span<const bytes> slices) noexcept;
     void end_send(token who) noexcept;
     void start_close(token who, bool abort) noexcept;
     os_status start_receive_from(socket_handle handle, token who) noexcept;
@@ -187,6 +188,8 @@ private:
     void bag(thing what, std::uint32_t slot, std::uint32_t serial) noexcept;
     void post(thing what, std::uint32_t slot, std::uint32_t serial, sim_fault delay) noexcept;
     void post_receive(std::uint32_t slot) noexcept;
+    bool begin_send(token who, std::span<const bytes> slices) noexcept;
+    void tell_send(std::uint32_t slot) noexcept;
     void post_send(std::uint32_t slot) noexcept;
     bool readable(const stream& of) const noexcept;
     std::uint32_t take_buffer(bool& starved, thing what, std::uint32_t slot,
@@ -1054,11 +1057,48 @@ inline std::uint64_t simulator::slices_hash(const stream& of) const noexcept {
 }
 
 inline void simulator::start_send(token who, std::span<const bytes> slices) noexcept {
+    if (begin_send(who, slices)) {
+        tell_send(who.index());
+    }
+}
+
+/// What is sent whole at once may still be told by an event, now and then: both are right.
+inline bool simulator::send_now(token who, std::span<const bytes> slices) noexcept {
+    if (!begin_send(who, slices)) {
+        return false;
+    }
+    stream& of = streams_[who.index()];
+    const bool whole = of.sending == progress::done && of.send_problem.why == error::none &&
+                       of.sent_bytes == of.send_bytes && net_->choose.below(4) != 0;
+    if (!whole) {
+        tell_send(who.index());
+        return false;
+    }
+    if (broken(sim_break::p2_sent_twice) && of.slices_count == 3) {
+        event told;
+        told.who = of.who;
+        told.op = operation::send;
+        told.kind = event_kind::sent;
+        extra_.push_back(told);
+    }
+    of.sending = progress::idle;
+    of.held = false;
+    return true;
+}
+
+inline void simulator::tell_send(std::uint32_t slot) noexcept {
+    if (streams_[slot].sending == progress::done || net_->options.proactor) {
+        post_send(slot);
+    }
+}
+
+/// False where a broken variant takes no notice of it.
+inline bool simulator::begin_send(token who, std::span<const bytes> slices) noexcept {
     stream& of = known(who, "start_send: attached");
     sim_require(!of.closing && of.connecting == progress::idle && !of.connect_failed,
                 "start_send: connected and not closing");
     if (of.sending != progress::idle && broken(sim_break::p1_double_start)) {
-        return;
+        return false;
     }
     sim_require(of.sending == progress::idle, "P1 start_send: none outstanding");
     sim_require(!of.send_ended, "start_send: not after end_send");
@@ -1083,9 +1123,7 @@ inline void simulator::start_send(token who, std::span<const bytes> slices) noex
         last_out_[0].op = operation::send;
         last_out_[0].kind = event_kind::sent;
     }
-    if (of.sending == progress::done || net_->options.proactor) {
-        post_send(who.index());
-    }
+    return true;
 }
 
 inline void simulator::send_failed(stream& of, const sim_error& why) noexcept {
