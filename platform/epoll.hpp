@@ -9,6 +9,7 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 
 NETIO_BEGIN
 
@@ -21,6 +22,15 @@ struct linux_sys : posix_sys {
     }
     static int epoll_wait(int in, epoll_event* out, int count_max, int timeout_ms) noexcept {
         return ::epoll_wait(in, out, count_max, timeout_ms);
+    }
+    static int open_timer() noexcept {
+        return ::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    }
+    static int set_timer(int which, std::uint64_t at_ns) noexcept {
+        itimerspec wanted{};
+        wanted.it_value.tv_sec = static_cast<time_t>(at_ns / 1'000'000'000);
+        wanted.it_value.tv_nsec = static_cast<long>(at_ns % 1'000'000'000);
+        return ::timerfd_settime(which, TFD_TIMER_ABSTIME, &wanted, nullptr);
     }
     static int open_wake() noexcept { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }
     static ssize_t write_wake(int to) noexcept {
@@ -171,15 +181,14 @@ public:
             return detail::status_of(errno);
         }
         wake_ = Sys::open_wake();
-        if (wake_ < 0) {
+        timer_ = wake_ < 0 ? -1 : Sys::open_timer();
+        // Nobody reads either: an edge says all there is to say.
+        const token neither = token::of(0, 0, operation::wake);
+        if (timer_ < 0 || !change(EPOLL_CTL_ADD, wake_, EPOLLIN | EPOLLET, neither) ||
+            !change(EPOLL_CTL_ADD, timer_, EPOLLIN | EPOLLET, neither)) {
             return give_up_open(errno);
         }
-        if (!change(EPOLL_CTL_ADD, wake_, EPOLLIN | EPOLLET,
-                    token::of(0, 0, operation::wake))) {
-            const int code = errno;
-            Sys::close(wake_);
-            return give_up_open(code);
-        }
+        timer_due_ns_ = 0;
         spare_.refill();
         wake_word_.open();
         open_ = true;
@@ -198,6 +207,7 @@ public:
             }
         }
         spare_.close();
+        Sys::close(timer_);
         Sys::close(wake_);
         Sys::close(epoll_);
         open_ = false;
@@ -469,6 +479,11 @@ private:
         EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI;
     static constexpr std::uint32_t watched = EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET;
 
+    /// A wait may be late by what a time-out in milliseconds would be late by.
+    static constexpr std::uint64_t timer_slack_ns = 1'000'000;
+    static constexpr std::uint64_t timer_least_ns = 2'000'000;
+    static constexpr std::uint64_t timer_most_ns = std::uint64_t{1} << 62;
+
     static constexpr std::uint32_t accepts_max = 64;
     static constexpr std::uint32_t datagrams_max = 16;
 
@@ -518,7 +533,11 @@ private:
     }
 
     os_status give_up_open(int code) noexcept {
-        Sys::close(epoll_);
+        for (const int each : {timer_, wake_, epoll_}) {
+            if (each >= 0) {
+                Sys::close(each);
+            }
+        }
         return detail::status_of(code);
     }
 
@@ -994,11 +1013,31 @@ private:
         }
     }
 
-    void enter_kernel(detail::event_writer& to, std::uint64_t timeout_ns) noexcept {
-        int timeout_ms = detail::to_milliseconds(timeout_ns);
-        if (timeout_ms != 0 && !wake_word_.announce_sleep()) {
-            timeout_ms = 0;
+    /// A time-out of the waiting call is a timer set and taken back in each wait: a twentieth of a
+    /// small round trip. So a timer of our own is left standing: the wait has no end of its own as
+    /// long as that one comes in time, and one that comes early is an early return. Short waits
+    /// mostly last until their end, and there it would be one call more.
+    int sleep_ms(std::uint64_t timeout_ns) noexcept {
+        if (timeout_ns == forever_ns || timeout_ns < timer_least_ns) {
+            return detail::to_milliseconds(timeout_ns);
         }
+        const std::uint64_t now_ns = Sys::now_ns();
+        const std::uint64_t due_ns =
+            timeout_ns < timer_most_ns - now_ns ? now_ns + timeout_ns : timer_most_ns;
+        const bool stands = timer_due_ns_ > now_ns && timer_due_ns_ <= due_ns + timer_slack_ns;
+        if (!stands) {
+            if (Sys::set_timer(timer_, due_ns) != 0) {
+                timer_due_ns_ = 0;
+                return detail::to_milliseconds(timeout_ns);
+            }
+            timer_due_ns_ = due_ns;
+        }
+        return -1;
+    }
+
+    void enter_kernel(detail::event_writer& to, std::uint64_t timeout_ns) noexcept {
+        const int timeout_ms =
+            timeout_ns == 0 || !wake_word_.announce_sleep() ? 0 : sleep_ms(timeout_ns);
         const int count = Sys::epoll_wait(epoll_, ready_, static_cast<int>(ready_max_), timeout_ms);
         ++kernel_waits_;
         ready_at_ = 0;
@@ -1013,6 +1052,7 @@ private:
     epoll_event* ready_ = nullptr;
     listener* listeners_ = nullptr;
     std::uint64_t stale_count_ = 0;
+    std::uint64_t timer_due_ns_ = 0;  // what the timer was last set to, which may have passed
     std::uint32_t ready_max_ = 0;
     std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here
     std::uint32_t ready_end_ = 0;  // to here
@@ -1021,6 +1061,7 @@ private:
     std::uint32_t waiting_last_ = 0;
     int epoll_ = 0;
     int wake_ = 0;
+    int timer_ = 0;
     bool open_ = false;
     bool waiting_ = false;
     bool skipped_ = false;  // the last wait did without the kernel

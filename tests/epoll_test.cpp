@@ -26,7 +26,7 @@ using netio::token;
 enum class epoll_call {
     socket, accept, send, send_message, send_to, bind, listen, connect, setsockopt, getsockopt,
     getsockname, receive, receive_message, shutdown, close, epoll_create, epoll_ctl, wait,
-    open_wake, write_wake, open_spare, get_limit, set_limit, count_
+    open_wake, open_timer, set_timer, write_wake, open_spare, get_limit, set_limit, count_
 };
 
 /// Counts every call; one planned call fails instead of being made.
@@ -38,6 +38,7 @@ struct epoll_counting_sys : netio::linux_sys {
     static inline int fail_until = 0;  // and all up to this one
     static inline int fail_code = 0;
     static inline int last_timeout_ms = 0;
+    static inline std::uint64_t last_timer_ns = 0;
     static inline bool fail_changes = false;      // of the registration
     static inline void (*on_receive)() = nullptr;  // just before it
     static inline void (*on_write_wake)() = nullptr;
@@ -151,6 +152,13 @@ struct epoll_counting_sys : netio::linux_sys {
     static int open_wake() noexcept {
         return enter(epoll_call::open_wake) ? real::open_wake() : -1;
     }
+    static int open_timer() noexcept {
+        return enter(epoll_call::open_timer) ? real::open_timer() : -1;
+    }
+    static int set_timer(int which, std::uint64_t at_ns) noexcept {
+        last_timer_ns = at_ns;
+        return enter(epoll_call::set_timer) ? real::set_timer(which, at_ns) : -1;
+    }
     static ssize_t write_wake(int to) noexcept {
         if (on_write_wake != nullptr) {
             on_write_wake();
@@ -188,12 +196,20 @@ using netio_test::who_of;
 
 const netio_test::readiness_cases<epoll_sys, epoll_call, epoll_backend> epoll_cases;
 
+/// The one timer that stands for all time-outs, as it does in a server with deadlines.
+void let_a_timer_stand(epoll_rig& rig) {
+    epoll_sys::plan(epoll_call::wait, EINTR);
+    rig.wait(readiness_long_ns);
+    CHECK(epoll_sys::of(epoll_call::set_timer) == 1);
+}
+
 }  // namespace
 
 TEST_CASE("epoll accepts, serves one message and sees the peer close with nine calls alone") {
     epoll_rig rig;
     epoll_door door(rig);
     rig.quiet();
+    let_a_timer_stand(rig);
     epoll_sys::reset();
     epoll_client client = door.connect(who_of(0));
     rig.receive(who_of(0));
@@ -266,6 +282,7 @@ int epoll_lockstep(epoll_rig& rig, epoll_door& door, std::uint32_t count) {
 TEST_CASE("epoll learns the size of bursts: 16 in lockstep cost at most 6.5 calls each") {
     epoll_rig rig;
     epoll_door door(rig);
+    let_a_timer_stand(rig);
     CHECK(epoll_lockstep(rig, door, 16) <= 16 * 6 + 8);
     CHECK(epoll_sys::of(epoll_call::accept) <= 17);
     for (int burst = 0; burst < 3; ++burst) {
@@ -628,13 +645,57 @@ TEST_CASE("epoll rounds time-outs up and never blocks for zero") {
     epoll_sys::plan(epoll_call::wait, EINTR, 1, 2);
     CHECK(rig.wait(netio::forever_ns) == 0);  // interrupted: early, without an event
     CHECK(epoll_sys::last_timeout_ms == -1);
-    CHECK(rig.wait(netio::forever_ns - 1) == 0);
-    CHECK(epoll_sys::last_timeout_ms == INT_MAX);
+}
+
+TEST_CASE("epoll leaves one timer standing for the time-outs of many waits") {
+    epoll_rig rig;
+    const auto interrupted = [&](std::uint64_t timeout_ns) {
+        epoll_sys::plan(epoll_call::wait, EINTR);
+        CHECK(rig.wait(timeout_ns) == 0);
+    };
+    const auto set = [] { return epoll_sys::of(epoll_call::set_timer); };
+    const std::uint64_t second = 1'000'000'000;
+    const std::uint64_t begin_ns = epoll_sys::now_ns();
+    interrupted(60 * second);
+    CHECK(epoll_sys::last_timeout_ms == -1);
+    CHECK(epoll_sys::last_timer_ns >= begin_ns + 60 * second);
+    CHECK(epoll_sys::last_timer_ns <= epoll_sys::now_ns() + 60 * second);
+    CHECK(set() == 1);
+    interrupted(60 * second);   // the same, later by as much as has passed
+    interrupted(500 * second);  // it comes too early, which is an early return
+    interrupted(netio::forever_ns);
+    CHECK(set() == 1);
+    CHECK(epoll_sys::last_timeout_ms == -1);
+    interrupted(20 * second);  // it would come too late
+    CHECK(set() == 2);
+    CHECK(epoll_sys::last_timer_ns <= epoll_sys::now_ns() + 20 * second);
+    CHECK(rig.wait(5'000'000) == 0);  // to the end
+    CHECK(epoll_sys::now_ns() >= epoll_sys::last_timer_ns);
+    CHECK(set() == 3);
+    interrupted(netio::forever_ns - 1);  // what was set has passed
+    CHECK(set() == 4);
+    CHECK(epoll_sys::last_timeout_ms == -1);
+}
+
+TEST_CASE("epoll waits with a time-out of its own where the timer can't be set") {
+    epoll_rig rig;
+    epoll_sys::plan(epoll_call::set_timer, EINVAL, 1, 2);
+    for (const int ms : {5, 6}) {
+        const std::uint64_t begin_ns = epoll_sys::now_ns();
+        CHECK(rig.wait(static_cast<std::uint64_t>(ms) * 1'000'000) == 0);
+        CHECK(epoll_sys::last_timeout_ms == ms);
+        CHECK(epoll_sys::now_ns() - begin_ns >= static_cast<std::uint64_t>(ms) * 1'000'000);
+    }
+    CHECK(epoll_sys::of(epoll_call::set_timer) == 2);
 }
 
 TEST_CASE("epoll holds nothing when any call of open fails") {
-    for (const epoll_call call :
-         {epoll_call::epoll_create, epoll_call::open_wake, epoll_call::epoll_ctl}) {
+    const std::pair<epoll_call, int> failing[] = {{epoll_call::epoll_create, 1},
+                                                  {epoll_call::open_wake, 1},
+                                                  {epoll_call::open_timer, 1},
+                                                  {epoll_call::epoll_ctl, 1},
+                                                  {epoll_call::epoll_ctl, 2}};
+    for (const auto& [call, nth] : failing) {
         std::vector<std::byte> raw(epoll_rig::memory_bytes + 64);
         const auto at = reinterpret_cast<std::uintptr_t>(raw.data());
         const netio::mutable_bytes memory{raw.data() + (64 - at % 64) % 64,
@@ -643,7 +704,7 @@ TEST_CASE("epoll holds nothing when any call of open fails") {
         epoll_backend backend;
         epoll_sys::reset();
         const std::size_t before = open_handles();
-        epoll_sys::plan(call, EMFILE);
+        epoll_sys::plan(call, EMFILE, nth);
         const netio::os_status status = backend.open(memory, readiness_sizes, pool);
         CHECK(status.why == netio::error::descriptors_empty);
         CHECK(status.os_code == EMFILE);
