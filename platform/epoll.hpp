@@ -183,9 +183,9 @@ public:
         wake_ = Sys::open_wake();
         timer_ = wake_ < 0 ? -1 : Sys::open_timer();
         // Nobody reads either: an edge says all there is to say.
-        const token neither = token::of(0, 0, operation::wake);
-        if (timer_ < 0 || !change(EPOLL_CTL_ADD, wake_, EPOLLIN | EPOLLET, neither) ||
-            !change(EPOLL_CTL_ADD, timer_, EPOLLIN | EPOLLET, neither)) {
+        if (timer_ < 0 ||
+            !change(EPOLL_CTL_ADD, wake_, EPOLLIN | EPOLLET, token::of(0, 0, operation::wake)) ||
+            !change(EPOLL_CTL_ADD, timer_, EPOLLIN | EPOLLET, timer_token)) {
             return give_up_open(errno);
         }
         timer_due_ns_ = 0;
@@ -451,6 +451,8 @@ public:
         return epoll_;
     }
 
+    std::uint64_t now_ns() const noexcept { return seen_ns_ = Sys::now_ns(); }
+
     /// Events of the kernel that belonged to something closed before; they were dropped.
     std::uint64_t stale_count() const noexcept { return stale_count_; }
 
@@ -482,6 +484,7 @@ private:
     /// A wait may be late by what a time-out in milliseconds would be late by.
     static constexpr std::uint64_t timer_slack_ns = 1'000'000;
     static constexpr std::uint64_t timer_least_ns = 2'000'000;
+    static constexpr token timer_token = token::of(1, 0, operation::wake);
     static constexpr std::uint64_t timer_most_ns = std::uint64_t{1} << 62;
 
     static constexpr std::uint32_t accepts_max = 64;
@@ -1008,7 +1011,11 @@ private:
             case operation::accept: accept_event(who, to); break;
             case operation::receive_from: datagram_event(who, events, to); break;
             case operation::send_to: resume_sends_to(); break;
-            default: break;  // wake: the word says more than the descriptor
+            default:  // wake: the word says more than the descriptor
+                if (who == timer_token) {
+                    timer_due_ns_ = 0;
+                }
+                break;
             }
         }
     }
@@ -1021,18 +1028,26 @@ private:
         if (timeout_ns == forever_ns || timeout_ns < timer_least_ns) {
             return detail::to_milliseconds(timeout_ns);
         }
-        const std::uint64_t now_ns = Sys::now_ns();
-        const std::uint64_t due_ns =
-            timeout_ns < timer_most_ns - now_ns ? now_ns + timeout_ns : timer_most_ns;
-        const bool stands = timer_due_ns_ > now_ns && timer_due_ns_ <= due_ns + timer_slack_ns;
-        if (!stands) {
-            if (Sys::set_timer(timer_, due_ns) != 0) {
+        if (timer_stands(timeout_ns)) {
+            return -1;
+        }
+        now_ns();
+        if (!timer_stands(timeout_ns)) {
+            timer_due_ns_ = due_after(timeout_ns);
+            if (Sys::set_timer(timer_, timer_due_ns_) != 0) {
                 timer_due_ns_ = 0;
                 return detail::to_milliseconds(timeout_ns);
             }
-            timer_due_ns_ = due_ns;
         }
         return -1;
+    }
+
+    std::uint64_t due_after(std::uint64_t timeout_ns) const noexcept {
+        return timeout_ns < timer_most_ns ? seen_ns_ + timeout_ns : timer_most_ns;
+    }
+    /// A clock read long ago may say no where the answer is yes, never the other way.
+    bool timer_stands(std::uint64_t timeout_ns) const noexcept {
+        return timer_due_ns_ != 0 && timer_due_ns_ <= due_after(timeout_ns) + timer_slack_ns;
     }
 
     void enter_kernel(detail::event_writer& to, std::uint64_t timeout_ns) noexcept {
@@ -1052,7 +1067,8 @@ private:
     epoll_event* ready_ = nullptr;
     listener* listeners_ = nullptr;
     std::uint64_t stale_count_ = 0;
-    std::uint64_t timer_due_ns_ = 0;  // what the timer was last set to, which may have passed
+    std::uint64_t timer_due_ns_ = 0;  // 0: it was seen to go off, or never set
+    mutable std::uint64_t seen_ns_ = 0;  // the clock when it was last asked for
     std::uint32_t ready_max_ = 0;
     std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here
     std::uint32_t ready_end_ = 0;  // to here

@@ -67,10 +67,7 @@ public:
         ++core_.counts.turns;
         read_clock();
         control();
-        for (std::uint32_t at = 0; at < count; ++at) {
-            dispatch(w_.events[at]);
-        }
-        forget_events(count);
+        dispatch(count);
         expire();
         take_posts();
         serve_waiting();
@@ -183,10 +180,7 @@ public:
             sweep_all();
             const std::uint32_t count =
                 w_.backend.wait({w_.events, w_.event_count}, w_.backend.ready() ? 0 : 1'000'000);
-            for (std::uint32_t at = 0; at < count; ++at) {
-                dispatch(w_.events[at]);
-            }
-            forget_events(count);
+            dispatch(count);
             settle_touched();
         }
     }
@@ -369,6 +363,17 @@ private:
         return token::of(c.core().index_of(c), c.header_.generation);
     }
 
+    /// Addresses of peers in the events may not outlast what is done with them.
+    void dispatch(std::uint32_t count) noexcept {
+        for (std::uint32_t at = 0; at < count; ++at) {
+            event& each = w_.events[at];
+            dispatch(each);
+            if (each.peer.family != address_family::none) {
+                wipe(&each.peer, sizeof(each.peer));
+            }
+        }
+    }
+
     void dispatch(const event& e) noexcept {
         switch (e.op) {
         case operation::accept:
@@ -386,13 +391,6 @@ private:
         default:
             connection_event(e);
             break;
-        }
-    }
-
-    /// Events hold addresses of peers; nothing of a connection may outlast it.
-    void forget_events(std::uint32_t count) noexcept {
-        if (count != 0) {
-            wipe(w_.events, count * sizeof(event));
         }
     }
 
@@ -1477,6 +1475,9 @@ private:
 
     /// Buffers came back: those who were refused one, first come, first served.
     void serve_waiting() noexcept {
+        if (!core_.someone_can_go()) {
+            return;
+        }
         for (const side which : {side::input, side::output}) {
             std::uint32_t left = core_.waiting[static_cast<std::size_t>(which)].count;
             for (; left != 0 && core_.pool.room(which) != 0; --left) {
