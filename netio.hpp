@@ -5065,6 +5065,14 @@ concept backend_sends_now = requires(B b, std::span<const bytes> slices, token w
     { b.send_now(who, slices) } noexcept -> std::same_as<bool>;
 };
 
+/// Where the backend itself decides how many connections it accepts at a time it may offer
+/// `bound_accepts(most)`: no more `accepted` come from here on, until it is called again;
+/// none_index: as many as there are. What stays in the queue is another worker's to take.
+template <class B>
+concept backend_bounds_accepts = requires(B b, std::uint32_t most) {
+    { b.bound_accepts(most) } noexcept;
+};
+
 NETIO_END
 
 // ==== src/output_queue.hpp ========================================================================
@@ -7379,6 +7387,17 @@ private:
     event* end_;
 };
 
+/// How many connections may still be accepted.
+class accept_bound {
+public:
+    void set(std::uint32_t most) noexcept { left_ = most; }
+    std::uint32_t of(std::uint32_t most) const noexcept { return most < left_ ? most : left_; }
+    void took_one() noexcept { left_ -= left_ == none_index ? 0 : 1; }
+
+private:
+    std::uint32_t left_ = none_index;  // no bound
+};
+
 /// Whether a wake has to enter the kernel: only if the loop has announced a sleep and nobody woke
 /// it since. The word holds two bits and, above them, a count of wakers that are just writing.
 class wake_word {
@@ -7787,6 +7806,8 @@ public:
         NETIO_ASSERT(at.generation == who.generation());
         forget(at);
     }
+
+    void bound_accepts(std::uint32_t most) noexcept { accepts_.set(most); }
 
     os_status start_connect(const stream_address& address, const socket_options& options,
                             token who) noexcept {
@@ -8362,7 +8383,8 @@ private:
         }
         const token plainly = plain(who);
         const std::uint32_t wanted = at.batch.begin(kernel_waits_, accepts_max);
-        const std::uint32_t bound = wanted < to.room() ? wanted : to.room();
+        std::uint32_t bound = wanted < to.room() ? wanted : to.room();
+        bound = accepts_.of(bound);
         std::uint32_t found = 0;
         for (std::uint32_t tried = 0; tried < bound; ++tried) {
             endpoint peer;
@@ -8372,6 +8394,7 @@ private:
                 out.handle = accepted;
                 out.peer = peer;
                 ++found;
+                accepts_.took_one();
             } else if (errno == EAGAIN) {
                 at.batch.ran_dry(found, accepts_max);
                 return;
@@ -8634,6 +8657,7 @@ private:
     bool foreign_ = false;  // another loop waits on our handle
     detail::spare_descriptor<Sys> spare_;
     detail::wake_word wake_word_;
+    detail::accept_bound accepts_;
 };
 
 using epoll = basic_epoll<>;
@@ -8838,6 +8862,8 @@ public:
         NETIO_ASSERT(at.generation == who.generation());
         forget(at);
     }
+
+    void bound_accepts(std::uint32_t most) noexcept { accepts_.set(most); }
 
     os_status start_connect(const stream_address& address, const socket_options& options,
                             token who) noexcept {
@@ -9553,6 +9579,7 @@ private:
         const auto waiting = static_cast<std::uint64_t>(what.data > 0 ? what.data : 1);
         std::uint32_t bound = to.room() < accepts_max ? to.room() : accepts_max;
         bound = waiting < bound ? static_cast<std::uint32_t>(waiting) : bound;
+        bound = accepts_.of(bound);
         for (std::uint32_t tried = 0; tried < bound; ++tried) {
             endpoint peer;
             const int accepted = detail::accept_client<Sys>(at.descriptor, peer);
@@ -9560,6 +9587,7 @@ private:
                 event& out = to.put(who, operation::accept, event_kind::accepted);
                 out.handle = accepted;
                 out.peer = peer;
+                accepts_.took_one();
             } else if (errno == EAGAIN) {
                 return;
             } else if (!detail::of_one_client(errno)) {
@@ -9779,6 +9807,7 @@ private:
     bool foreign_ = false;  // another loop waits on our handle
     detail::spare_descriptor<Sys> spare_;
     detail::wake_word wake_word_;
+    detail::accept_bound accepts_;
 };
 
 using kqueue = basic_kqueue<>;
@@ -9958,6 +9987,8 @@ public:
     }
 
     // ---- connections
+
+    void bound_accepts(std::uint32_t most) noexcept { accepts_.set(most); }
 
     os_status start_connect(const stream_address& address, const socket_options& options,
                             token who) noexcept {
@@ -10456,13 +10487,15 @@ private:
     void step_accept(std::uint32_t at, detail::event_writer& to) noexcept {
         const token who = token_of(at, places_.listeners);
         const int from = descriptor_of(at);
-        for (int tried = 0; tried < batch_max && to.room() != 0; ++tried) {
+        const std::uint32_t bound = accepts_.of(batch_max);
+        for (std::uint32_t tried = 0; tried < bound && to.room() != 0; ++tried) {
             endpoint peer;
             const int accepted = detail::accept_client<Sys>(from, peer);
             if (accepted >= 0) {
                 event& out = to.put(who, operation::accept, event_kind::accepted);
                 out.handle = accepted;
                 out.peer = peer;
+                accepts_.took_one();
             } else if (errno == EAGAIN) {
                 return;
             } else if (!detail::of_one_client(errno)) {
@@ -10538,6 +10571,7 @@ private:
     bool skipped_ = false;        // the last pass did without the kernel
     detail::spare_descriptor<Sys> spare_;
     detail::wake_word wake_word_;
+    detail::accept_bound accepts_;
 };
 
 using poll = basic_poll<>;
@@ -13456,6 +13490,7 @@ public:
         // look, and another one waits at most `timeout_ns` anyway.
         const std::uint64_t until_due = sleep_ns(w_.now_ns);
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
+        bound_accepts();
         const std::uint32_t count = w_.backend.wait({w_.events, w_.event_count}, most);
         NETIO_ASSERT(count <= w_.event_count);
         ++core_.counts.turns;
@@ -13931,6 +13966,17 @@ private:
         } else {
             c.set(flags::window_inline);
             settle(c);
+        }
+    }
+
+    /// Others may have slots where this worker has none: it accepts no more than it can keep. One
+    /// that still accepts without a slot does so to refuse.
+    void bound_accepts() noexcept {
+        if constexpr (backend_bounds_accepts<Backend>) {
+            if (core_.shared->worker_count != 1) {
+                const std::uint32_t free = core_.connections - core_.slots.in_use();
+                w_.backend.bound_accepts(free != 0 ? free : none_index);
+            }
         }
     }
 

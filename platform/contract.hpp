@@ -191,6 +191,14 @@ concept backend_sends_now = requires(B b, std::span<const bytes> slices, token w
     { b.send_now(who, slices) } noexcept -> std::same_as<bool>;
 };
 
+/// Where the backend itself decides how many connections it accepts at a time it may offer
+/// `bound_accepts(most)`: no more `accepted` come from here on, until it is called again;
+/// none_index: as many as there are. What stays in the queue is another worker's to take.
+template <class B>
+concept backend_bounds_accepts = requires(B b, std::uint32_t most) {
+    { b.bound_accepts(most) } noexcept;
+};
+
 NETIO_END
 
 #endif

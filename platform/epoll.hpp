@@ -238,6 +238,8 @@ public:
         forget(at);
     }
 
+    void bound_accepts(std::uint32_t most) noexcept { accepts_.set(most); }
+
     os_status start_connect(const stream_address& address, const socket_options& options,
                             token who) noexcept {
         connection& at = connections_[checked(who, sizes_.connections)];
@@ -812,7 +814,8 @@ private:
         }
         const token plainly = plain(who);
         const std::uint32_t wanted = at.batch.begin(kernel_waits_, accepts_max);
-        const std::uint32_t bound = wanted < to.room() ? wanted : to.room();
+        std::uint32_t bound = wanted < to.room() ? wanted : to.room();
+        bound = accepts_.of(bound);
         std::uint32_t found = 0;
         for (std::uint32_t tried = 0; tried < bound; ++tried) {
             endpoint peer;
@@ -822,6 +825,7 @@ private:
                 out.handle = accepted;
                 out.peer = peer;
                 ++found;
+                accepts_.took_one();
             } else if (errno == EAGAIN) {
                 at.batch.ran_dry(found, accepts_max);
                 return;
@@ -1084,6 +1088,7 @@ private:
     bool foreign_ = false;  // another loop waits on our handle
     detail::spare_descriptor<Sys> spare_;
     detail::wake_word wake_word_;
+    detail::accept_bound accepts_;
 };
 
 using epoll = basic_epoll<>;

@@ -198,6 +198,8 @@ public:
         forget(at);
     }
 
+    void bound_accepts(std::uint32_t most) noexcept { accepts_.set(most); }
+
     os_status start_connect(const stream_address& address, const socket_options& options,
                             token who) noexcept {
         connection& at = connections_[checked(who, sizes_.connections)];
@@ -912,6 +914,7 @@ private:
         const auto waiting = static_cast<std::uint64_t>(what.data > 0 ? what.data : 1);
         std::uint32_t bound = to.room() < accepts_max ? to.room() : accepts_max;
         bound = waiting < bound ? static_cast<std::uint32_t>(waiting) : bound;
+        bound = accepts_.of(bound);
         for (std::uint32_t tried = 0; tried < bound; ++tried) {
             endpoint peer;
             const int accepted = detail::accept_client<Sys>(at.descriptor, peer);
@@ -919,6 +922,7 @@ private:
                 event& out = to.put(who, operation::accept, event_kind::accepted);
                 out.handle = accepted;
                 out.peer = peer;
+                accepts_.took_one();
             } else if (errno == EAGAIN) {
                 return;
             } else if (!detail::of_one_client(errno)) {
@@ -1138,6 +1142,7 @@ private:
     bool foreign_ = false;  // another loop waits on our handle
     detail::spare_descriptor<Sys> spare_;
     detail::wake_word wake_word_;
+    detail::accept_bound accepts_;
 };
 
 using kqueue = basic_kqueue<>;

@@ -173,6 +173,8 @@ public:
 
     // ---- connections
 
+    void bound_accepts(std::uint32_t most) noexcept { accepts_.set(most); }
+
     os_status start_connect(const stream_address& address, const socket_options& options,
                             token who) noexcept {
         const std::uint32_t at = place(who, places_.connections, places_.end);
@@ -670,13 +672,15 @@ private:
     void step_accept(std::uint32_t at, detail::event_writer& to) noexcept {
         const token who = token_of(at, places_.listeners);
         const int from = descriptor_of(at);
-        for (int tried = 0; tried < batch_max && to.room() != 0; ++tried) {
+        const std::uint32_t bound = accepts_.of(batch_max);
+        for (std::uint32_t tried = 0; tried < bound && to.room() != 0; ++tried) {
             endpoint peer;
             const int accepted = detail::accept_client<Sys>(from, peer);
             if (accepted >= 0) {
                 event& out = to.put(who, operation::accept, event_kind::accepted);
                 out.handle = accepted;
                 out.peer = peer;
+                accepts_.took_one();
             } else if (errno == EAGAIN) {
                 return;
             } else if (!detail::of_one_client(errno)) {
@@ -752,6 +756,7 @@ private:
     bool skipped_ = false;        // the last pass did without the kernel
     detail::spare_descriptor<Sys> spare_;
     detail::wake_word wake_word_;
+    detail::accept_bound accepts_;
 };
 
 using poll = basic_poll<>;

@@ -40,6 +40,17 @@ private:
     event* end_;
 };
 
+/// How many connections may still be accepted.
+class accept_bound {
+public:
+    void set(std::uint32_t most) noexcept { left_ = most; }
+    std::uint32_t of(std::uint32_t most) const noexcept { return most < left_ ? most : left_; }
+    void took_one() noexcept { left_ -= left_ == none_index ? 0 : 1; }
+
+private:
+    std::uint32_t left_ = none_index;  // no bound
+};
+
 /// Whether a wake has to enter the kernel: only if the loop has announced a sleep and nobody woke
 /// it since. The word holds two bits and, above them, a count of wakers that are just writing.
 class wake_word {

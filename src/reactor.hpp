@@ -62,6 +62,7 @@ public:
         // look, and another one waits at most `timeout_ns` anyway.
         const std::uint64_t until_due = sleep_ns(w_.now_ns);
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
+        bound_accepts();
         const std::uint32_t count = w_.backend.wait({w_.events, w_.event_count}, most);
         NETIO_ASSERT(count <= w_.event_count);
         ++core_.counts.turns;
@@ -537,6 +538,17 @@ private:
         } else {
             c.set(flags::window_inline);
             settle(c);
+        }
+    }
+
+    /// Others may have slots where this worker has none: it accepts no more than it can keep. One
+    /// that still accepts without a slot does so to refuse.
+    void bound_accepts() noexcept {
+        if constexpr (backend_bounds_accepts<Backend>) {
+            if (core_.shared->worker_count != 1) {
+                const std::uint32_t free = core_.connections - core_.slots.in_use();
+                w_.backend.bound_accepts(free != 0 ? free : none_index);
+            }
         }
     }
 

@@ -755,6 +755,38 @@ struct service_server {
         CHECK(client_os::open_handles() == handles);
     }
 
+    /// Twice as many clients at once as a worker has slots, again and again: none is refused.
+    static void full_workers() {
+        if constexpr (!netio::backend_bounds_accepts<kernel>) {
+            MESSAGE("SKIPPED: this backend has accepts on their way that nothing can bound");
+        } else {
+            netio::limits sizes = service_limits;
+            sizes.workers_max = 2;
+            sizes.connections_max = 8;
+            world w(sizes);
+            const netio::endpoint at = w.listen();
+            const auto both_until = [&](auto done) {
+                return w.until([&] { return done() || (w.server().run_once(0, 1), false); });
+            };
+            for (std::uint32_t burst = 1; burst <= 5; ++burst) {
+                CAPTURE(burst);
+                std::vector<client_socket> clients(8);
+                for (client_socket& each : clients) {
+                    each = client_socket(at);
+                }
+                CHECK(both_until([&] { return w.handler.opened == burst * 8; }));
+                CHECK(w.server().stats().counts.refused == 0);
+                for (client_socket& each : clients) {
+                    CHECK_FALSE(each.over());
+                    each.close();
+                }
+                CHECK(both_until([&] { return w.handler.closed == burst * 8; }));
+            }
+            w.server().stop();
+            CHECK(both_until([&] { return !w.server().run_once(0, 1); }));
+        }
+    }
+
     static void foreign_loop() {
         world w;
         service_echo(w.handler);
