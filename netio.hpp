@@ -9,6 +9,7 @@
 //   floor 2 · src/bytes.hpp · views of bytes, wire integers, wiping
 //   floor 2 · src/endpoint.hpp · addresses with ports and networks, their text form, without the OS
 //   floor 2 · src/limits.hpp · how much of everything: the sizes a storage is built from
+//   floor 1 · platform/atomic.hpp · words that threads and signal handlers share
 //   floor 2 · src/crc32c.hpp · the Castagnoli checksum (RFC 9260 appendix A), by instruction or table
 //   floor 2 · src/stats.hpp · what every pool tells of itself
 //   floor 3 · src/slab.hpp · slots of one size with generations: take, give, stale ids found
@@ -1466,11 +1467,100 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
 
 NETIO_END
 
+// ==== platform/atomic.hpp =========================================================================
+// floor 1 · words that threads and signal handlers share
+
+#if !defined(__GNUC__)
+#include <atomic>
+#endif
+
+NETIO_BEGIN
+
+namespace detail {
+
+// <atomic> was a quarter of what all standard headers cost a compiler. What is needed of it is a
+// thin layer over the builtins that its own functions are; sanitizers know those, too.
+#if defined(__GNUC__)
+
+enum class ordering : int {
+    relaxed = __ATOMIC_RELAXED,
+    acquire = __ATOMIC_ACQUIRE,
+    release = __ATOMIC_RELEASE,
+    acquire_release = __ATOMIC_ACQ_REL,
+    one_order = __ATOMIC_SEQ_CST  // one order of all such operations, the same for everybody
+};
+
+/// As std::atomic, whose functions have these names, orders and results. All-zero is zero.
+template <class T>
+class atomic {
+public:
+    static constexpr bool is_always_lock_free = __atomic_always_lock_free(sizeof(T), nullptr);
+
+    constexpr atomic() noexcept = default;
+    constexpr atomic(T first) noexcept : value_(first) {}
+    atomic(const atomic&) = delete;
+    atomic& operator=(const atomic&) = delete;
+
+    T load(ordering how = ordering::one_order) const noexcept {
+        return __atomic_load_n(&value_, static_cast<int>(how));
+    }
+    void store(T wanted, ordering how = ordering::one_order) noexcept {
+        __atomic_store_n(&value_, wanted, static_cast<int>(how));
+    }
+    T exchange(T wanted, ordering how = ordering::one_order) noexcept {
+        return __atomic_exchange_n(&value_, wanted, static_cast<int>(how));
+    }
+    T fetch_add(T more, ordering how = ordering::one_order) noexcept {
+        return __atomic_fetch_add(&value_, more, static_cast<int>(how));
+    }
+    T fetch_sub(T less, ordering how = ordering::one_order) noexcept {
+        return __atomic_fetch_sub(&value_, less, static_cast<int>(how));
+    }
+    T fetch_or(T bits, ordering how = ordering::one_order) noexcept {
+        return __atomic_fetch_or(&value_, bits, static_cast<int>(how));
+    }
+    T fetch_and(T bits, ordering how = ordering::one_order) noexcept {
+        return __atomic_fetch_and(&value_, bits, static_cast<int>(how));
+    }
+    /// False, and what was found is in `seen`, if that is another; or for no reason at all.
+    bool compare_exchange_weak(T& seen, T wanted, ordering how = ordering::one_order) noexcept {
+        return __atomic_compare_exchange_n(&value_, &seen, wanted, true, static_cast<int>(how),
+                                           static_cast<int>(on_failure(how)));
+    }
+
+private:
+    /// A failure writes nothing, so nothing is released.
+    static constexpr ordering on_failure(ordering how) noexcept {
+        return how == ordering::acquire_release ? ordering::acquire
+               : how == ordering::release       ? ordering::relaxed
+                                                : how;
+    }
+
+    T value_{};
+};
+
+#else
+
+struct ordering {
+    static constexpr std::memory_order relaxed = std::memory_order_relaxed;
+    static constexpr std::memory_order acquire = std::memory_order_acquire;
+    static constexpr std::memory_order release = std::memory_order_release;
+    static constexpr std::memory_order acquire_release = std::memory_order_acq_rel;
+    static constexpr std::memory_order one_order = std::memory_order_seq_cst;
+};
+template <class T>
+using atomic = std::atomic<T>;
+
+#endif
+
+}  // namespace detail
+
+NETIO_END
+
 // ==== src/crc32c.hpp ==============================================================================
 // floor 2 · the Castagnoli checksum (RFC 9260 appendix A), by instruction or table
 
 #include <array>
-#include <atomic>
 
 NETIO_BEGIN
 
@@ -1478,13 +1568,13 @@ namespace detail {
 
 /// What the processor can do, asked once. The only global of netio; every thread that asks first
 /// writes the same value, so relaxed order suffices.
-inline std::atomic<std::uint8_t> cpu_features{};
+inline detail::atomic<std::uint8_t> cpu_features{};
 inline constexpr std::uint8_t cpu_asked = 1;
 inline constexpr std::uint8_t cpu_crc32c = 2;
 
 NETIO_COLD inline std::uint8_t ask_cpu_features() noexcept {
     const std::uint8_t found = crc32c_machine_present() ? cpu_asked | cpu_crc32c : cpu_asked;
-    cpu_features.store(found, std::memory_order_relaxed);
+    cpu_features.store(found, detail::ordering::relaxed);
     return found;
 }
 
@@ -1530,7 +1620,7 @@ inline std::uint32_t crc32c_portable(const std::byte* at, std::size_t count,
 /// CRC32C of `in`. Pieces chain: crc32c(b, crc32c(a)) is the checksum of a followed by b. Any
 /// thread; the first call asks the processor what it can do.
 inline std::uint32_t crc32c(std::span<const std::byte> in, std::uint32_t seed = 0) noexcept {
-    std::uint8_t features = detail::cpu_features.load(std::memory_order_relaxed);
+    std::uint8_t features = detail::cpu_features.load(detail::ordering::relaxed);
     if (NETIO_UNLIKELY(features == 0)) {
         features = detail::ask_cpu_features();
     }
@@ -2301,8 +2391,6 @@ NETIO_END
 // ==== src/post_queue.hpp ==========================================================================
 // floor 3 · bounded queue of words from any thread to one owner
 
-#include <atomic>
-
 NETIO_BEGIN
 
 /// A word for somebody: what `id` and `word` mean is up to the two ends.
@@ -2318,7 +2406,7 @@ struct post {
 /// it was written (the scheme of D. Vyukov's bounded queue). The number is kept relative to the
 /// cell's own index, so that a queue of zeros is an empty one.
 ///
-/// `Atomic` is std::atomic, see post_queue below; a test puts other threads' steps between ours.
+/// `Atomic` is detail::atomic, see post_queue below; a test puts other threads' steps between ours.
 template <template <class> class Atomic>
 class basic_post_queue {
     struct cell {
@@ -2339,30 +2427,30 @@ public:
         NETIO_ASSERT(capacity >= 2 && (capacity & (capacity - 1)) == 0);
         cells_ = reinterpret_cast<cell*>(cells);
         mask_ = capacity - 1;
-        tail_.store(0, std::memory_order_relaxed);
-        refused_.store(0, std::memory_order_relaxed);
-        head_.store(0, std::memory_order_relaxed);
-        high_water_.store(0, std::memory_order_relaxed);
+        tail_.store(0, detail::ordering::relaxed);
+        refused_.store(0, detail::ordering::relaxed);
+        head_.store(0, detail::ordering::relaxed);
+        high_water_.store(0, detail::ordering::relaxed);
     }
 
     /// Appends; false, counted as refused, if the queue is full. Any thread or signal handler. The
     /// owner can see the post when push has returned; wake it after that.
     NETIO_WRAPS bool push(post value) noexcept {
-        std::size_t at = tail_.load(std::memory_order_relaxed);
+        std::size_t at = tail_.load(detail::ordering::relaxed);
         for (;;) {
             const std::size_t index = at & mask_;
-            const std::size_t turn = cells_[index].turn.load(std::memory_order_acquire) + index;
+            const std::size_t turn = cells_[index].turn.load(detail::ordering::acquire) + index;
             if (turn == at) {
-                if (tail_.compare_exchange_weak(at, at + 1, std::memory_order_relaxed)) {
+                if (tail_.compare_exchange_weak(at, at + 1, detail::ordering::relaxed)) {
                     cells_[index].value = value;
-                    cells_[index].turn.store(at + 1 - index, std::memory_order_release);
+                    cells_[index].turn.store(at + 1 - index, detail::ordering::release);
                     return true;
                 }
             } else if (static_cast<std::ptrdiff_t>(turn - at) < 0) {  // holds a post not yet popped
-                refused_.fetch_add(1, std::memory_order_relaxed);
+                refused_.fetch_add(1, detail::ordering::relaxed);
                 return false;
             } else {  // ahead: another thread took this position since `at` was read
-                at = tail_.load(std::memory_order_relaxed);
+                at = tail_.load(detail::ordering::relaxed);
             }
         }
     }
@@ -2370,45 +2458,45 @@ public:
     /// Takes the oldest post; false if there is none, or if the oldest is still being written (its
     /// writer then wakes the owner later). Owner only. The cell is cleared.
     bool pop(post& out) noexcept {
-        const std::size_t at = head_.load(std::memory_order_relaxed);
+        const std::size_t at = head_.load(detail::ordering::relaxed);
         const std::size_t index = at & mask_;
-        if (cells_[index].turn.load(std::memory_order_acquire) + index != at + 1) {
+        if (cells_[index].turn.load(detail::ordering::acquire) + index != at + 1) {
             return false;
         }
         note_high_water(at);
         out = cells_[index].value;
         cells_[index].value = post{};
-        cells_[index].turn.store(at + mask_ + 1 - index, std::memory_order_release);
-        head_.store(at + 1, std::memory_order_relaxed);
+        cells_[index].turn.store(at + mask_ + 1 - index, detail::ordering::release);
+        head_.store(at + 1, detail::ordering::relaxed);
         return true;
     }
 
     /// Would pop return false now? Owner only. Whoever wants to sleep first announces it, then asks
     /// here, with a sequentially consistent fence between.
     bool empty() const noexcept {
-        const std::size_t at = head_.load(std::memory_order_relaxed);
+        const std::size_t at = head_.load(detail::ordering::relaxed);
         const std::size_t index = at & mask_;
-        return cells_[index].turn.load(std::memory_order_acquire) + index != at + 1;
+        return cells_[index].turn.load(detail::ordering::acquire) + index != at + 1;
     }
 
     std::uint32_t capacity() const noexcept { return static_cast<std::uint32_t>(mask_ + 1); }
     /// Any thread; what it says may be old by the time it is read. The high water is the owner's.
     pool_stats stats() const noexcept {
-        const std::size_t head = head_.load(std::memory_order_relaxed);
-        const std::size_t waiting = tail_.load(std::memory_order_relaxed) - head;
+        const std::size_t head = head_.load(detail::ordering::relaxed);
+        const std::size_t waiting = tail_.load(detail::ordering::relaxed) - head;
         const std::size_t in_use = waiting <= mask_ + 1 ? waiting : mask_ + 1;
-        const std::uint32_t seen = high_water_.load(std::memory_order_relaxed);
+        const std::uint32_t seen = high_water_.load(detail::ordering::relaxed);
         const auto now = static_cast<std::uint32_t>(in_use);
         return {"posts", capacity(), now, now > seen ? now : seen,
-                refused_.load(std::memory_order_relaxed)};
+                refused_.load(detail::ordering::relaxed)};
     }
 
 private:
     /// The queue only shrinks in pop, so it was never longer than at the start of some pop.
     void note_high_water(std::size_t head) noexcept {
-        const std::size_t waiting = tail_.load(std::memory_order_relaxed) - head;
-        if (waiting > high_water_.load(std::memory_order_relaxed)) {
-            high_water_.store(static_cast<std::uint32_t>(waiting), std::memory_order_relaxed);
+        const std::size_t waiting = tail_.load(detail::ordering::relaxed) - head;
+        if (waiting > high_water_.load(detail::ordering::relaxed)) {
+            high_water_.store(static_cast<std::uint32_t>(waiting), detail::ordering::relaxed);
         }
     }
 
@@ -2421,7 +2509,7 @@ private:
     Atomic<std::uint32_t> high_water_{0};
 };
 
-using post_queue = basic_post_queue<std::atomic>;
+using post_queue = basic_post_queue<detail::atomic>;
 static_assert(sizeof(post_queue) == 192);
 
 NETIO_END
@@ -5306,8 +5394,6 @@ NETIO_END
 // ==== src/connection.hpp ==========================================================================
 // floor 5 · one connection: its 848 bytes, and what a handler may do with it
 
-#include <atomic>
-
 NETIO_BEGIN
 
 class connection;
@@ -5370,9 +5456,9 @@ using output_words = std::uint64_t[output_pieces_max];
 /// What a listener decided for its connections; shared by all workers, written once.
 struct listener_entry {
     socket_handle handle;
-    std::atomic<std::uint32_t> open_count;
-    std::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
-    std::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
+    detail::atomic<std::uint32_t> open_count;
+    detail::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
+    detail::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
     std::uint32_t connections_max;
     std::uint32_t header_max;
     std::uint32_t trusted_first;
@@ -5385,11 +5471,11 @@ struct listener_entry {
 
 /// What workers share. Touched at accept and close only.
 struct shared_state {
-    std::atomic<std::uint32_t> open_count;
-    std::atomic<std::uint32_t> listeners_version;
-    std::atomic<std::uint32_t> listener_count;
-    std::atomic<std::uint32_t> stop_wanted;
-    std::atomic<std::uint32_t> drain_ms;  // 0: none; else the deadline + 1
+    detail::atomic<std::uint32_t> open_count;
+    detail::atomic<std::uint32_t> listeners_version;
+    detail::atomic<std::uint32_t> listener_count;
+    detail::atomic<std::uint32_t> stop_wanted;
+    detail::atomic<std::uint32_t> drain_ms;  // 0: none; else the deadline + 1
     std::uint32_t connections_max;
     std::uint32_t worker_count;
     deadlines outgoing_times;
@@ -6292,10 +6378,10 @@ namespace detail {
 
 inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
     // Never above the cap, not even for a moment: another worker would refuse for it.
-    const auto reserve = [](std::atomic<std::uint32_t>& count, std::uint32_t most) {
-        std::uint32_t seen = count.load(std::memory_order_relaxed);
+    const auto reserve = [](detail::atomic<std::uint32_t>& count, std::uint32_t most) {
+        std::uint32_t seen = count.load(detail::ordering::relaxed);
         while (seen < most) {
-            if (count.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed)) {
+            if (count.compare_exchange_weak(seen, seen + 1, detail::ordering::relaxed)) {
                 return true;
             }
         }
@@ -6309,7 +6395,7 @@ inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
         listener_entry& from = shared->listeners[c.listener_];
         const std::uint32_t most = from.connections_max == 0 ? slots_max : from.connections_max;
         if (!reserve(from.open_count, most)) {
-            shared->open_count.fetch_sub(1, std::memory_order_relaxed);
+            shared->open_count.fetch_sub(1, detail::ordering::relaxed);
             why = refusal_cause::listener_cap;
             return false;
         }
@@ -6321,16 +6407,16 @@ inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
 inline void worker_core::count_out(connection& c) noexcept {
     if (c.has(connection::counted)) {
         c.unset(connection::counted);
-        shared->open_count.fetch_sub(1, std::memory_order_relaxed);
+        shared->open_count.fetch_sub(1, detail::ordering::relaxed);
         if (c.listener_ != 255) {
-            shared->listeners[c.listener_].open_count.fetch_sub(1, std::memory_order_relaxed);
+            shared->listeners[c.listener_].open_count.fetch_sub(1, detail::ordering::relaxed);
         }
     }
 }
 
 inline result<std::uint32_t> worker_core::take_place(netio::origin from,
                                                      connection_state_kind state) noexcept {
-    if (shut != 0 || shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
+    if (shut != 0 || shared->stop_wanted.load(detail::ordering::relaxed) != 0) {
         return error::stopped;
     }
     const std::uint32_t index = take_slot(from, state);
@@ -7351,7 +7437,6 @@ NETIO_END
 // ==== platform/waiting.hpp ========================================================================
 // floor 5 · what the wait of each backend needs: events, blocks in lines, sleep, wake
 
-#include <atomic>
 #include <climits>
 
 NETIO_BEGIN
@@ -7438,7 +7523,7 @@ public:
     /// Awake again; gives the event if somebody woke this loop.
     void take(event_writer& to) noexcept {
         // The common case costs no locked instruction: nobody woke it and it never slept.
-        if ((word_.load(std::memory_order_relaxed) & (asleep_bit | woken_bit)) == 0) {
+        if ((word_.load(detail::ordering::relaxed) & (asleep_bit | woken_bit)) == 0) {
             return;
         }
         if ((word_.fetch_and(~(asleep_bit | woken_bit)) & woken_bit) != 0) {
@@ -7454,7 +7539,7 @@ private:
     static constexpr std::uint32_t woken_bit = 2;
     static constexpr std::uint32_t writer = 4;
 
-    std::atomic<std::uint32_t> word_{0};
+    detail::atomic<std::uint32_t> word_{0};
 };
 
 /// The neighbours of a receive that waits for a buffer, as ids.
@@ -13244,8 +13329,8 @@ struct worker_state {
     std::uint32_t sweep_at;           // next slot to look at while stopping or draining
     std::uint32_t accept_stopped;
     std::uint32_t drain_seen;         // the drain that was begun with, as in shared_state
-    std::atomic<std::uint32_t> is_open;
-    std::atomic<std::uint32_t> is_over;  // the stop or drain is complete: no more posts
+    detail::atomic<std::uint32_t> is_open;
+    detail::atomic<std::uint32_t> is_over;  // the stop or drain is complete: no more posts
     bool accepts_held_back;           // no slot here, but other workers have some
     bool draining;
     bool drain_late;
@@ -13467,7 +13552,7 @@ public:
 
     /// Opens the backend on this thread. Once, before anything else.
     os_status open() noexcept {
-        NETIO_ASSERT(w_.is_open.load(std::memory_order_relaxed) == 0);
+        NETIO_ASSERT(w_.is_open.load(detail::ordering::relaxed) == 0);
         static constexpr detail::worker_calls calls{&start_connect, &Backend::local_of};
         const os_status opened = w_.backend.open(w_.backend_memory, w_.backend_sizes, core_.pool);
         if (!opened) {
@@ -13595,7 +13680,7 @@ public:
     /// The backend's end, on the thread that opened it; nothing is left by now.
     void close() noexcept {
         drop_posts();
-        w_.is_open.store(0, std::memory_order_release);
+        w_.is_open.store(0, detail::ordering::release);
         w_.backend.close();
     }
 
@@ -13985,7 +14070,7 @@ private:
     void hold_back_accepts() noexcept {
         const detail::shared_state& shared = *core_.shared;
         if (core_.slots.in_use() != core_.connections ||
-            shared.open_count.load(std::memory_order_relaxed) >= shared.connections_max) {
+            shared.open_count.load(detail::ordering::relaxed) >= shared.connections_max) {
             return;
         }
         w_.accepts_held_back = true;
@@ -14673,10 +14758,10 @@ private:
                (shared.stop_wanted.load() != 0 || shared.drain_ms.load() != w_.drain_seen);
     }
     std::uint32_t listeners_version() const noexcept {
-        return core_.shared->listeners_version.load(std::memory_order_acquire);
+        return core_.shared->listeners_version.load(detail::ordering::acquire);
     }
     std::uint32_t listener_count() const noexcept {
-        return core_.shared->listener_count.load(std::memory_order_acquire);
+        return core_.shared->listener_count.load(detail::ordering::acquire);
     }
 
     void control() noexcept {
@@ -14730,7 +14815,7 @@ private:
         }
     }
 
-    bool is_over() const noexcept { return w_.is_over.load(std::memory_order_relaxed) != 0; }
+    bool is_over() const noexcept { return w_.is_over.load(detail::ordering::relaxed) != 0; }
 
     /// No connection, and no datagram whose buffer the kernel still reads.
     bool nothing_left() const noexcept {
@@ -14794,16 +14879,16 @@ private:
     /// A listener is open as long as somebody holds it: a worker that comes late finds it closed
     /// rather than a descriptor that is somebody else's by then.
     static bool hold(detail::listener_entry& of) noexcept {
-        std::uint32_t held = of.holds.load(std::memory_order_acquire);
+        std::uint32_t held = of.holds.load(detail::ordering::acquire);
         while (held != 0) {
-            if (of.holds.compare_exchange_weak(held, held + 1, std::memory_order_acq_rel)) {
+            if (of.holds.compare_exchange_weak(held, held + 1, detail::ordering::acquire_release)) {
                 return true;
             }
         }
         return false;
     }
     static void let_go(detail::listener_entry& of) noexcept {
-        if (of.holds.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        if (of.holds.fetch_sub(1, detail::ordering::acquire_release) == 1) {
             Backend::close_handle(of.handle, false);
         }
     }
@@ -14819,7 +14904,7 @@ private:
             watch.held = false;
             let_go(from);
         }
-        if (from.server_holds.exchange(0, std::memory_order_acq_rel) != 0) {
+        if (from.server_holds.exchange(0, detail::ordering::acquire_release) != 0) {
             let_go(from);
         }
     }
@@ -15230,10 +15315,10 @@ public:
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
-        entry.server_holds.store(1, std::memory_order_relaxed);
-        entry.holds.store(1, std::memory_order_relaxed);
-        shared_->listener_count.store(index + 1, std::memory_order_release);
-        shared_->listeners_version.fetch_add(1, std::memory_order_release);
+        entry.server_holds.store(1, detail::ordering::relaxed);
+        entry.holds.store(1, detail::ordering::relaxed);
+        shared_->listener_count.store(index + 1, detail::ordering::release);
+        shared_->listeners_version.fetch_add(1, detail::ordering::release);
         if (id != nullptr) {
             id->index = index;
         }
@@ -15248,7 +15333,7 @@ public:
     /// Where a listener is bound: its port when 0 was asked for.
     endpoint local(listener_id id = {}) const noexcept {
         return id.index < listener_total() && shared_->listeners[id.index].holds.load(
-                                                  std::memory_order_acquire) != 0
+                                                  detail::ordering::acquire) != 0
                    ? Backend::local_of(shared_->listeners[id.index].handle).value
                    : endpoint{};
     }
@@ -15285,7 +15370,7 @@ public:
         entry.handle = bound.handle;
         entry.proxy_required = wanted.proxy;
         entry.in_use = true;
-        shared_->listeners_version.fetch_add(1, std::memory_order_release);
+        shared_->listeners_version.fetch_add(1, detail::ordering::release);
         return datagram_id{index};
     }
     endpoint local(datagram_id id) const noexcept {
@@ -15443,7 +15528,7 @@ public:
             add(out.pools[5], w.send_slots.stats());
             add(out.pools[6], w.core.preface_stats());
         }
-        out.open = shared_ == nullptr ? 0 : shared_->open_count.load(std::memory_order_relaxed);
+        out.open = shared_ == nullptr ? 0 : shared_->open_count.load(detail::ordering::relaxed);
         return out;
     }
 
@@ -15505,14 +15590,14 @@ private:
             torn_down_ = true;
         }
         for (std::uint32_t at = 0; at < worker_count(); ++at) {
-            if (worker_of(at).is_open.load(std::memory_order_acquire) != 0) {
+            if (worker_of(at).is_open.load(detail::ordering::acquire) != 0) {
                 loop_of(at).shut_down();
                 loop_of(at).close();
             }
             worker_of(at).backend.~Backend();  // what a backend of the user's may hold
         }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
-            if (shared_->listeners[at].holds.load(std::memory_order_acquire) != 0) {
+            if (shared_->listeners[at].holds.load(detail::ordering::acquire) != 0) {
                 Backend::close_handle(shared_->listeners[at].handle, false);
             }
         }
@@ -15525,7 +15610,7 @@ private:
 
     error open(std::uint32_t worker) noexcept {
         if (worker < worker_count() &&
-            worker_of(worker).is_open.load(std::memory_order_relaxed) != 0) {
+            worker_of(worker).is_open.load(detail::ordering::relaxed) != 0) {
             return error::none;
         }
         if (shared_ == nullptr) {
@@ -15555,7 +15640,7 @@ private:
     // ---- options
 
     std::uint32_t listener_total() const noexcept {
-        return shared_ == nullptr ? 0 : shared_->listener_count.load(std::memory_order_acquire);
+        return shared_ == nullptr ? 0 : shared_->listener_count.load(detail::ordering::acquire);
     }
     std::uint32_t free_listener() const noexcept {
         return listener_total() < sizes_.listeners_max ? listener_total() : none_index;
@@ -15722,7 +15807,7 @@ private:
     detail::datagram_entry* sockets_ = nullptr;
     std::byte* workers_ = nullptr;
     std::size_t worker_bytes_ = 0;
-    std::atomic<bool> open_failed_ = false;
+    detail::atomic<bool> open_failed_ = false;
     bool torn_down_ = false;
 };
 

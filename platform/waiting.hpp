@@ -2,9 +2,9 @@
 #ifndef NETIO_WAITING_HPP
 #define NETIO_WAITING_HPP
 
+#include "platform/atomic.hpp"
 #include "platform/contract.hpp"
 
-#include <atomic>
 #include <climits>
 
 NETIO_BEGIN
@@ -91,7 +91,7 @@ public:
     /// Awake again; gives the event if somebody woke this loop.
     void take(event_writer& to) noexcept {
         // The common case costs no locked instruction: nobody woke it and it never slept.
-        if ((word_.load(std::memory_order_relaxed) & (asleep_bit | woken_bit)) == 0) {
+        if ((word_.load(detail::ordering::relaxed) & (asleep_bit | woken_bit)) == 0) {
             return;
         }
         if ((word_.fetch_and(~(asleep_bit | woken_bit)) & woken_bit) != 0) {
@@ -107,7 +107,7 @@ private:
     static constexpr std::uint32_t woken_bit = 2;
     static constexpr std::uint32_t writer = 4;
 
-    std::atomic<std::uint32_t> word_{0};
+    detail::atomic<std::uint32_t> word_{0};
 };
 
 /// The neighbours of a receive that waits for a buffer, as ids.

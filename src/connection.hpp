@@ -2,14 +2,13 @@
 #ifndef NETIO_CONNECTION_HPP
 #define NETIO_CONNECTION_HPP
 
+#include "platform/atomic.hpp"
 #include "platform/contract.hpp"
 #include "src/output_queue.hpp"
 #include "src/post_queue.hpp"
 #include "src/proxy.hpp"
 #include "src/slab.hpp"
 #include "src/wheel.hpp"
-
-#include <atomic>
 
 NETIO_BEGIN
 
@@ -73,9 +72,9 @@ using output_words = std::uint64_t[output_pieces_max];
 /// What a listener decided for its connections; shared by all workers, written once.
 struct listener_entry {
     socket_handle handle;
-    std::atomic<std::uint32_t> open_count;
-    std::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
-    std::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
+    detail::atomic<std::uint32_t> open_count;
+    detail::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
+    detail::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
     std::uint32_t connections_max;
     std::uint32_t header_max;
     std::uint32_t trusted_first;
@@ -88,11 +87,11 @@ struct listener_entry {
 
 /// What workers share. Touched at accept and close only.
 struct shared_state {
-    std::atomic<std::uint32_t> open_count;
-    std::atomic<std::uint32_t> listeners_version;
-    std::atomic<std::uint32_t> listener_count;
-    std::atomic<std::uint32_t> stop_wanted;
-    std::atomic<std::uint32_t> drain_ms;  // 0: none; else the deadline + 1
+    detail::atomic<std::uint32_t> open_count;
+    detail::atomic<std::uint32_t> listeners_version;
+    detail::atomic<std::uint32_t> listener_count;
+    detail::atomic<std::uint32_t> stop_wanted;
+    detail::atomic<std::uint32_t> drain_ms;  // 0: none; else the deadline + 1
     std::uint32_t connections_max;
     std::uint32_t worker_count;
     deadlines outgoing_times;
@@ -995,10 +994,10 @@ namespace detail {
 
 inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
     // Never above the cap, not even for a moment: another worker would refuse for it.
-    const auto reserve = [](std::atomic<std::uint32_t>& count, std::uint32_t most) {
-        std::uint32_t seen = count.load(std::memory_order_relaxed);
+    const auto reserve = [](detail::atomic<std::uint32_t>& count, std::uint32_t most) {
+        std::uint32_t seen = count.load(detail::ordering::relaxed);
         while (seen < most) {
-            if (count.compare_exchange_weak(seen, seen + 1, std::memory_order_relaxed)) {
+            if (count.compare_exchange_weak(seen, seen + 1, detail::ordering::relaxed)) {
                 return true;
             }
         }
@@ -1012,7 +1011,7 @@ inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
         listener_entry& from = shared->listeners[c.listener_];
         const std::uint32_t most = from.connections_max == 0 ? slots_max : from.connections_max;
         if (!reserve(from.open_count, most)) {
-            shared->open_count.fetch_sub(1, std::memory_order_relaxed);
+            shared->open_count.fetch_sub(1, detail::ordering::relaxed);
             why = refusal_cause::listener_cap;
             return false;
         }
@@ -1024,16 +1023,16 @@ inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
 inline void worker_core::count_out(connection& c) noexcept {
     if (c.has(connection::counted)) {
         c.unset(connection::counted);
-        shared->open_count.fetch_sub(1, std::memory_order_relaxed);
+        shared->open_count.fetch_sub(1, detail::ordering::relaxed);
         if (c.listener_ != 255) {
-            shared->listeners[c.listener_].open_count.fetch_sub(1, std::memory_order_relaxed);
+            shared->listeners[c.listener_].open_count.fetch_sub(1, detail::ordering::relaxed);
         }
     }
 }
 
 inline result<std::uint32_t> worker_core::take_place(netio::origin from,
                                                      connection_state_kind state) noexcept {
-    if (shut != 0 || shared->stop_wanted.load(std::memory_order_relaxed) != 0) {
+    if (shut != 0 || shared->stop_wanted.load(detail::ordering::relaxed) != 0) {
         return error::stopped;
     }
     const std::uint32_t index = take_slot(from, state);

@@ -2,11 +2,11 @@
 #ifndef NETIO_CRC32C_HPP
 #define NETIO_CRC32C_HPP
 
+#include "platform/atomic.hpp"
 #include "platform/crc32c_machine.hpp"
 #include "src/error.hpp"
 
 #include <array>
-#include <atomic>
 
 NETIO_BEGIN
 
@@ -14,13 +14,13 @@ namespace detail {
 
 /// What the processor can do, asked once. The only global of netio; every thread that asks first
 /// writes the same value, so relaxed order suffices.
-inline std::atomic<std::uint8_t> cpu_features{};
+inline detail::atomic<std::uint8_t> cpu_features{};
 inline constexpr std::uint8_t cpu_asked = 1;
 inline constexpr std::uint8_t cpu_crc32c = 2;
 
 NETIO_COLD inline std::uint8_t ask_cpu_features() noexcept {
     const std::uint8_t found = crc32c_machine_present() ? cpu_asked | cpu_crc32c : cpu_asked;
-    cpu_features.store(found, std::memory_order_relaxed);
+    cpu_features.store(found, detail::ordering::relaxed);
     return found;
 }
 
@@ -66,7 +66,7 @@ inline std::uint32_t crc32c_portable(const std::byte* at, std::size_t count,
 /// CRC32C of `in`. Pieces chain: crc32c(b, crc32c(a)) is the checksum of a followed by b. Any
 /// thread; the first call asks the processor what it can do.
 inline std::uint32_t crc32c(std::span<const std::byte> in, std::uint32_t seed = 0) noexcept {
-    std::uint8_t features = detail::cpu_features.load(std::memory_order_relaxed);
+    std::uint8_t features = detail::cpu_features.load(detail::ordering::relaxed);
     if (NETIO_UNLIKELY(features == 0)) {
         features = detail::ask_cpu_features();
     }

@@ -39,7 +39,7 @@ public:
 
     /// Opens the backend on this thread. Once, before anything else.
     os_status open() noexcept {
-        NETIO_ASSERT(w_.is_open.load(std::memory_order_relaxed) == 0);
+        NETIO_ASSERT(w_.is_open.load(detail::ordering::relaxed) == 0);
         static constexpr detail::worker_calls calls{&start_connect, &Backend::local_of};
         const os_status opened = w_.backend.open(w_.backend_memory, w_.backend_sizes, core_.pool);
         if (!opened) {
@@ -167,7 +167,7 @@ public:
     /// The backend's end, on the thread that opened it; nothing is left by now.
     void close() noexcept {
         drop_posts();
-        w_.is_open.store(0, std::memory_order_release);
+        w_.is_open.store(0, detail::ordering::release);
         w_.backend.close();
     }
 
@@ -557,7 +557,7 @@ private:
     void hold_back_accepts() noexcept {
         const detail::shared_state& shared = *core_.shared;
         if (core_.slots.in_use() != core_.connections ||
-            shared.open_count.load(std::memory_order_relaxed) >= shared.connections_max) {
+            shared.open_count.load(detail::ordering::relaxed) >= shared.connections_max) {
             return;
         }
         w_.accepts_held_back = true;
@@ -1245,10 +1245,10 @@ private:
                (shared.stop_wanted.load() != 0 || shared.drain_ms.load() != w_.drain_seen);
     }
     std::uint32_t listeners_version() const noexcept {
-        return core_.shared->listeners_version.load(std::memory_order_acquire);
+        return core_.shared->listeners_version.load(detail::ordering::acquire);
     }
     std::uint32_t listener_count() const noexcept {
-        return core_.shared->listener_count.load(std::memory_order_acquire);
+        return core_.shared->listener_count.load(detail::ordering::acquire);
     }
 
     void control() noexcept {
@@ -1302,7 +1302,7 @@ private:
         }
     }
 
-    bool is_over() const noexcept { return w_.is_over.load(std::memory_order_relaxed) != 0; }
+    bool is_over() const noexcept { return w_.is_over.load(detail::ordering::relaxed) != 0; }
 
     /// No connection, and no datagram whose buffer the kernel still reads.
     bool nothing_left() const noexcept {
@@ -1366,16 +1366,16 @@ private:
     /// A listener is open as long as somebody holds it: a worker that comes late finds it closed
     /// rather than a descriptor that is somebody else's by then.
     static bool hold(detail::listener_entry& of) noexcept {
-        std::uint32_t held = of.holds.load(std::memory_order_acquire);
+        std::uint32_t held = of.holds.load(detail::ordering::acquire);
         while (held != 0) {
-            if (of.holds.compare_exchange_weak(held, held + 1, std::memory_order_acq_rel)) {
+            if (of.holds.compare_exchange_weak(held, held + 1, detail::ordering::acquire_release)) {
                 return true;
             }
         }
         return false;
     }
     static void let_go(detail::listener_entry& of) noexcept {
-        if (of.holds.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        if (of.holds.fetch_sub(1, detail::ordering::acquire_release) == 1) {
             Backend::close_handle(of.handle, false);
         }
     }
@@ -1391,7 +1391,7 @@ private:
             watch.held = false;
             let_go(from);
         }
-        if (from.server_holds.exchange(0, std::memory_order_acq_rel) != 0) {
+        if (from.server_holds.exchange(0, detail::ordering::acquire_release) != 0) {
             let_go(from);
         }
     }

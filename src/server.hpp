@@ -130,10 +130,10 @@ public:
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
-        entry.server_holds.store(1, std::memory_order_relaxed);
-        entry.holds.store(1, std::memory_order_relaxed);
-        shared_->listener_count.store(index + 1, std::memory_order_release);
-        shared_->listeners_version.fetch_add(1, std::memory_order_release);
+        entry.server_holds.store(1, detail::ordering::relaxed);
+        entry.holds.store(1, detail::ordering::relaxed);
+        shared_->listener_count.store(index + 1, detail::ordering::release);
+        shared_->listeners_version.fetch_add(1, detail::ordering::release);
         if (id != nullptr) {
             id->index = index;
         }
@@ -148,7 +148,7 @@ public:
     /// Where a listener is bound: its port when 0 was asked for.
     endpoint local(listener_id id = {}) const noexcept {
         return id.index < listener_total() && shared_->listeners[id.index].holds.load(
-                                                  std::memory_order_acquire) != 0
+                                                  detail::ordering::acquire) != 0
                    ? Backend::local_of(shared_->listeners[id.index].handle).value
                    : endpoint{};
     }
@@ -185,7 +185,7 @@ public:
         entry.handle = bound.handle;
         entry.proxy_required = wanted.proxy;
         entry.in_use = true;
-        shared_->listeners_version.fetch_add(1, std::memory_order_release);
+        shared_->listeners_version.fetch_add(1, detail::ordering::release);
         return datagram_id{index};
     }
     endpoint local(datagram_id id) const noexcept {
@@ -343,7 +343,7 @@ public:
             add(out.pools[5], w.send_slots.stats());
             add(out.pools[6], w.core.preface_stats());
         }
-        out.open = shared_ == nullptr ? 0 : shared_->open_count.load(std::memory_order_relaxed);
+        out.open = shared_ == nullptr ? 0 : shared_->open_count.load(detail::ordering::relaxed);
         return out;
     }
 
@@ -405,14 +405,14 @@ private:
             torn_down_ = true;
         }
         for (std::uint32_t at = 0; at < worker_count(); ++at) {
-            if (worker_of(at).is_open.load(std::memory_order_acquire) != 0) {
+            if (worker_of(at).is_open.load(detail::ordering::acquire) != 0) {
                 loop_of(at).shut_down();
                 loop_of(at).close();
             }
             worker_of(at).backend.~Backend();  // what a backend of the user's may hold
         }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
-            if (shared_->listeners[at].holds.load(std::memory_order_acquire) != 0) {
+            if (shared_->listeners[at].holds.load(detail::ordering::acquire) != 0) {
                 Backend::close_handle(shared_->listeners[at].handle, false);
             }
         }
@@ -425,7 +425,7 @@ private:
 
     error open(std::uint32_t worker) noexcept {
         if (worker < worker_count() &&
-            worker_of(worker).is_open.load(std::memory_order_relaxed) != 0) {
+            worker_of(worker).is_open.load(detail::ordering::relaxed) != 0) {
             return error::none;
         }
         if (shared_ == nullptr) {
@@ -455,7 +455,7 @@ private:
     // ---- options
 
     std::uint32_t listener_total() const noexcept {
-        return shared_ == nullptr ? 0 : shared_->listener_count.load(std::memory_order_acquire);
+        return shared_ == nullptr ? 0 : shared_->listener_count.load(detail::ordering::acquire);
     }
     std::uint32_t free_listener() const noexcept {
         return listener_total() < sizes_.listeners_max ? listener_total() : none_index;
@@ -622,7 +622,7 @@ private:
     detail::datagram_entry* sockets_ = nullptr;
     std::byte* workers_ = nullptr;
     std::size_t worker_bytes_ = 0;
-    std::atomic<bool> open_failed_ = false;
+    detail::atomic<bool> open_failed_ = false;
     bool torn_down_ = false;
 };
 

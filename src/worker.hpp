@@ -60,8 +60,8 @@ struct worker_state {
     std::uint32_t sweep_at;           // next slot to look at while stopping or draining
     std::uint32_t accept_stopped;
     std::uint32_t drain_seen;         // the drain that was begun with, as in shared_state
-    std::atomic<std::uint32_t> is_open;
-    std::atomic<std::uint32_t> is_over;  // the stop or drain is complete: no more posts
+    detail::atomic<std::uint32_t> is_open;
+    detail::atomic<std::uint32_t> is_over;  // the stop or drain is complete: no more posts
     bool accepts_held_back;           // no slot here, but other workers have some
     bool draining;
     bool drain_late;

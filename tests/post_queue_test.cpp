@@ -135,15 +135,23 @@ inline void post_queue_step() {
 }
 
 template <class T>
-struct post_queue_stepped : std::atomic<T> {
-    using std::atomic<T>::atomic;
-    T load(std::memory_order order) const noexcept {
+struct post_queue_stepped : netio::detail::atomic<T> {
+    using atomic = netio::detail::atomic<T>;
+    using ordering = netio::detail::ordering;
+    using atomic::atomic;
+    T load(ordering how) const noexcept {
         post_queue_step();
-        return std::atomic<T>::load(order);
+        return atomic::load(how);
     }
-    bool compare_exchange_weak(T& seen, T wanted, std::memory_order order) noexcept {
+    bool compare_exchange_weak(T& seen, T wanted, ordering how) noexcept {
         post_queue_step();
-        return std::atomic<T>::compare_exchange_strong(seen, wanted, order);
+        const T expected = seen;
+        while (!atomic::compare_exchange_weak(seen, wanted, how)) {
+            if (seen != expected) {
+                return false;
+            }
+        }
+        return true;
     }
 };
 
