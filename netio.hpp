@@ -816,7 +816,8 @@ enum class address_family : std::uint8_t { none, ipv4, ipv6, unix_path };
 
 /// An address and a port. All-zero is "none". An IPv4 address stands in the first 4 bytes, the rest
 /// zero; bytes are in network order, `port`, `scope_id` and `flow_info` are plain numbers. A unix
-/// socket has only its family here: paths are views that travel beside it.
+/// socket has only its family here, and as a peer in `scope_id` its process's id where the system
+/// tells it: paths are views that travel beside it.
 struct endpoint {
     std::array<std::uint8_t, 16> address{};
     std::uint32_t scope_id = 0;
@@ -4922,7 +4923,11 @@ struct listen_options {
     std::uint16_t port = 0;
     /// A stream socket in the file system instead; a leading '@' is Linux's abstract namespace. The
     /// file stays when the server ends: the next start wants it removed first.
+    /// On Windows a path that begins with `\\.\pipe\` is a named pipe.
     std::string_view unix_path{};
+    /// Who may open a named pipe, as a security descriptor string (SDDL). Empty: the owner alone,
+    /// whoever runs this process. Refused for anything but a named pipe.
+    std::string_view pipe_access{};
     /// An IPv6 listener that takes IPv4 too. Always set explicitly, so it is the same everywhere.
     bool dual_stack = false;
     /// Connections the kernel holds for us; 0: the system's maximum.
@@ -5619,6 +5624,9 @@ public:
     endpoint destination() noexcept;
     /// This socket's own address, a system call each time; none once the connection is closing.
     endpoint local() const noexcept;
+    /// The process that connected to a unix socket or named pipe, as it was when it connected; 0
+    /// where the system does not tell it, for other peers, and once PROXY named the client.
+    std::uint32_t peer_process_id() const noexcept;
     /// The listener's index, or 255 for a connection without one.
     std::uint32_t listener() const noexcept { return listener_; }
     netio::origin origin() const noexcept { return origin_; }
@@ -5637,7 +5645,8 @@ public:
     /// Milliseconds since accept or connect, in steps of 16.
     std::uint64_t age_ms() const noexcept;
     connection_state_kind state_kind() const noexcept { return state_; }
-    /// The descriptor; no_handle once the connection is closing.
+    /// The descriptor; no_handle once the connection is closing. Of a named pipe the lower 32 bits
+    /// are the handle.
     socket_handle native_handle() const noexcept { return handle_; }
 
     /// 64 bytes of the user's own, zeroed at open, wiped at the end.
@@ -6353,6 +6362,9 @@ inline endpoint connection::destination() noexcept {
 }
 inline endpoint connection::local() const noexcept {
     return handle_ == no_handle ? endpoint{} : core().calls->local_of(handle_).value;
+}
+inline std::uint32_t connection::peer_process_id() const noexcept {
+    return source().family == address_family::unix_path ? source().scope_id : 0;
 }
 inline std::uint32_t connection::worker() const noexcept { return core().worker_index; }
 inline bool connection::proxied() const noexcept { return has(is_proxied); }
@@ -7091,6 +7103,9 @@ error to_stream_address(const stream_address& from, socket_address& to, socklen_
 /// A bound, listening, non-blocking stream socket that no child inherits.
 template <class Sys>
 os_handle listen_stream(const stream_address& address, const listen_options& options) noexcept {
+    if (!options.pipe_access.empty()) {
+        return {no_handle, {error::not_supported, 0}};
+    }
     socket_address where;
     socklen_t size = 0;
     if (const error why = to_stream_address<Sys>(address, where, size); why != error::none) {
@@ -7311,6 +7326,23 @@ inline bool of_one_client(int code) noexcept {
     }
 }
 
+/// Who is at the other end of an accepted unix socket; 0 where the system does not tell.
+template <class Sys>
+std::uint32_t peer_process(int of) noexcept {
+#if defined(__linux__)
+    struct {
+        int process;
+        unsigned user, group;
+    } peer{};
+    socklen_t size = sizeof(peer);
+    const bool told = Sys::getsockopt(of, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+    return told ? static_cast<std::uint32_t>(peer.process) : 0;
+#else
+    static_cast<void>(of);
+    return 0;
+#endif
+}
+
 /// The next client of a listener; below 0 where there is none, or none that lives.
 template <class Sys>
 int accept_client(int from, endpoint& peer) noexcept {
@@ -7324,6 +7356,9 @@ int accept_client(int from, endpoint& peer) noexcept {
     }
     if (accepted >= 0) {
         peer = to_endpoint(where, size);
+        if (peer.family == address_family::unix_path) {
+            peer.scope_id = peer_process<Sys>(accepted);
+        }
     }
     return accepted;
 }

@@ -523,6 +523,9 @@ error to_stream_address(const stream_address& from, socket_address& to, socklen_
 /// A bound, listening, non-blocking stream socket that no child inherits.
 template <class Sys>
 os_handle listen_stream(const stream_address& address, const listen_options& options) noexcept {
+    if (!options.pipe_access.empty()) {
+        return {no_handle, {error::not_supported, 0}};
+    }
     socket_address where;
     socklen_t size = 0;
     if (const error why = to_stream_address<Sys>(address, where, size); why != error::none) {
@@ -743,6 +746,23 @@ inline bool of_one_client(int code) noexcept {
     }
 }
 
+/// Who is at the other end of an accepted unix socket; 0 where the system does not tell.
+template <class Sys>
+std::uint32_t peer_process(int of) noexcept {
+#if defined(__linux__)
+    struct {
+        int process;
+        unsigned user, group;
+    } peer{};
+    socklen_t size = sizeof(peer);
+    const bool told = Sys::getsockopt(of, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
+    return told ? static_cast<std::uint32_t>(peer.process) : 0;
+#else
+    static_cast<void>(of);
+    return 0;
+#endif
+}
+
 /// The next client of a listener; below 0 where there is none, or none that lives.
 template <class Sys>
 int accept_client(int from, endpoint& peer) noexcept {
@@ -756,6 +776,9 @@ int accept_client(int from, endpoint& peer) noexcept {
     }
     if (accepted >= 0) {
         peer = to_endpoint(where, size);
+        if (peer.family == address_family::unix_path) {
+            peer.scope_id = peer_process<Sys>(accepted);
+        }
     }
     return accepted;
 }

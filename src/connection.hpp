@@ -235,6 +235,9 @@ public:
     endpoint destination() noexcept;
     /// This socket's own address, a system call each time; none once the connection is closing.
     endpoint local() const noexcept;
+    /// The process that connected to a unix socket or named pipe, as it was when it connected; 0
+    /// where the system does not tell it, for other peers, and once PROXY named the client.
+    std::uint32_t peer_process_id() const noexcept;
     /// The listener's index, or 255 for a connection without one.
     std::uint32_t listener() const noexcept { return listener_; }
     netio::origin origin() const noexcept { return origin_; }
@@ -253,7 +256,8 @@ public:
     /// Milliseconds since accept or connect, in steps of 16.
     std::uint64_t age_ms() const noexcept;
     connection_state_kind state_kind() const noexcept { return state_; }
-    /// The descriptor; no_handle once the connection is closing.
+    /// The descriptor; no_handle once the connection is closing. Of a named pipe the lower 32 bits
+    /// are the handle.
     socket_handle native_handle() const noexcept { return handle_; }
 
     /// 64 bytes of the user's own, zeroed at open, wiped at the end.
@@ -969,6 +973,9 @@ inline endpoint connection::destination() noexcept {
 }
 inline endpoint connection::local() const noexcept {
     return handle_ == no_handle ? endpoint{} : core().calls->local_of(handle_).value;
+}
+inline std::uint32_t connection::peer_process_id() const noexcept {
+    return source().family == address_family::unix_path ? source().scope_id : 0;
 }
 inline std::uint32_t connection::worker() const noexcept { return core().worker_index; }
 inline bool connection::proxied() const noexcept { return has(is_proxied); }

@@ -13,7 +13,8 @@ enum class address_family : std::uint8_t { none, ipv4, ipv6, unix_path };
 
 /// An address and a port. All-zero is "none". An IPv4 address stands in the first 4 bytes, the rest
 /// zero; bytes are in network order, `port`, `scope_id` and `flow_info` are plain numbers. A unix
-/// socket has only its family here: paths are views that travel beside it.
+/// socket has only its family here, and as a peer in `scope_id` its process's id where the system
+/// tells it: paths are views that travel beside it.
 struct endpoint {
     std::array<std::uint8_t, 16> address{};
     std::uint32_t scope_id = 0;

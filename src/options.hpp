@@ -58,7 +58,11 @@ struct listen_options {
     std::uint16_t port = 0;
     /// A stream socket in the file system instead; a leading '@' is Linux's abstract namespace. The
     /// file stays when the server ends: the next start wants it removed first.
+    /// On Windows a path that begins with `\\.\pipe\` is a named pipe.
     std::string_view unix_path{};
+    /// Who may open a named pipe, as a security descriptor string (SDDL). Empty: the owner alone,
+    /// whoever runs this process. Refused for anything but a named pipe.
+    std::string_view pipe_access{};
     /// An IPv6 listener that takes IPv4 too. Always set explicitly, so it is the same everywhere.
     bool dual_stack = false;
     /// Connections the kernel holds for us; 0: the system's maximum.

@@ -893,6 +893,9 @@ struct readiness_suite {
         for (std::uint32_t index = 0; index < connected; ++index) {
             const event accepted = rig.until(event_kind::accepted);
             CHECK(accepted.peer.family == address_family::unix_path);
+#if defined(__linux__)
+            CHECK(accepted.peer.scope_id == static_cast<std::uint32_t>(::getpid()));
+#endif
             REQUIRE(rig.backend.attach(accepted.handle, who_of(10 + index)));
             rig.send(who_of(10 + index), "hello");
             rig.receive(who_of(index));

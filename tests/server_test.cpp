@@ -1036,6 +1036,7 @@ TEST_CASE("a connection knows its facts") {
         CHECK(c.listener() == 1);
         CHECK(c.worker() == 0);
         CHECK(c.source() == netio::ipv4(192, 0, 2, 9, 4000));
+        CHECK(c.peer_process_id() == 0);
         CHECK(c.local().port == w.port);
         CHECK(c.destination() == c.local());
         CHECK(c.connect_word() == 0);

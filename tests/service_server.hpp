@@ -395,6 +395,7 @@ struct service_server {
             netio::endpoint source;
             w.handler.open = [&](netio::connection& c) {
                 source = c.source();
+                CHECK(c.peer_process_id() == source.scope_id);
                 if (c.origin() == netio::origin::connected) {
                     c.write("from us");
                     c.end();

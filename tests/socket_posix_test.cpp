@@ -406,6 +406,15 @@ TEST_CASE("socket_posix makes UDP sockets of both families") {
     CHECK(taken.status.why == error::address_in_use);
 }
 
+TEST_CASE("socket_posix refuses an access list, for there are no named pipes") {
+    socket_posix_folder folder;
+    netio::listen_options how;
+    how.pipe_access = "D:P(A;;GA;;;OW)";
+    const os_handle made = netio::epoll::listen({{}, folder.file(100)}, how);
+    CHECK(made.status.why == error::not_supported);
+    CHECK(made.handle == netio::no_handle);
+}
+
 TEST_CASE("socket_posix takes unix paths of 107 bytes and refuses longer ones uncut") {
     CHECK(sockets::unix_path_max == 107);
     socket_posix_folder folder;
