@@ -10715,6 +10715,8 @@ struct _OVERLAPPED;
 struct _OVERLAPPED_ENTRY;
 struct _WSABUF;
 struct _WSAPROTOCOL_INFOW;
+struct _SECURITY_ATTRIBUTES;
+struct HINSTANCE__;
 union _LARGE_INTEGER;
 
 extern "C" {
@@ -10755,8 +10757,10 @@ NETIO_IMPORTED int __stdcall sendto(std::uintptr_t, const char*, int, int, const
 
 #if defined(_WIN64)
 using netio_ulong_pointer = unsigned long long;
+using netio_procedure = long long(__stdcall*)();
 #else
 using netio_ulong_pointer = unsigned long;
+using netio_procedure = int(__stdcall*)();
 #endif
 NETIO_IMPORTED unsigned long __stdcall GetLastError();
 NETIO_IMPORTED int __stdcall CloseHandle(void*);
@@ -10771,6 +10775,28 @@ NETIO_IMPORTED int __stdcall CancelIoEx(void*, _OVERLAPPED*);
 NETIO_IMPORTED int __stdcall QueryPerformanceCounter(_LARGE_INTEGER*);
 NETIO_IMPORTED int __stdcall QueryPerformanceFrequency(_LARGE_INTEGER*);
 NETIO_IMPORTED void __stdcall Sleep(unsigned long);
+NETIO_IMPORTED void* __stdcall CreateNamedPipeW(const wchar_t*, unsigned long, unsigned long,
+                                                unsigned long, unsigned long, unsigned long,
+                                                unsigned long, _SECURITY_ATTRIBUTES*);
+NETIO_IMPORTED void* __stdcall CreateFileW(const wchar_t*, unsigned long, unsigned long,
+                                           _SECURITY_ATTRIBUTES*, unsigned long, unsigned long,
+                                           void*);
+NETIO_IMPORTED int __stdcall ConnectNamedPipe(void*, _OVERLAPPED*);
+NETIO_IMPORTED int __stdcall DisconnectNamedPipe(void*);
+NETIO_IMPORTED int __stdcall PeekNamedPipe(void*, void*, unsigned long, unsigned long*,
+                                           unsigned long*, unsigned long*);
+NETIO_IMPORTED int __stdcall GetNamedPipeInfo(void*, unsigned long*, unsigned long*,
+                                              unsigned long*, unsigned long*);
+NETIO_IMPORTED int __stdcall GetNamedPipeClientProcessId(void*, unsigned long*);
+NETIO_IMPORTED int __stdcall ReadFile(void*, void*, unsigned long, unsigned long*, _OVERLAPPED*);
+NETIO_IMPORTED int __stdcall WriteFile(void*, const void*, unsigned long, unsigned long*,
+                                       _OVERLAPPED*);
+NETIO_IMPORTED int __stdcall MultiByteToWideChar(unsigned int, unsigned long, const char*, int,
+                                                 wchar_t*, int);
+NETIO_IMPORTED HINSTANCE__* __stdcall LoadLibraryExW(const wchar_t*, void*, unsigned long);
+NETIO_IMPORTED netio_procedure __stdcall GetProcAddress(HINSTANCE__*, const char*);
+NETIO_IMPORTED int __stdcall FreeLibrary(HINSTANCE__*);
+NETIO_IMPORTED void* __stdcall LocalFree(void*);
 #undef NETIO_IMPORTED
 }
 
@@ -10821,6 +10847,16 @@ struct linger_time {
     std::uint16_t on;
     std::uint16_t seconds;
 };
+struct security_attributes {
+    unsigned long byte_count;
+    void* descriptor;
+    int inherited;
+};
+/// The name of a file or pipe, as the system tells it: without the device.
+struct file_name {
+    unsigned long byte_count;
+    wchar_t text[256];
+};
 struct guid {
     std::uint32_t first;
     std::uint16_t second, third;
@@ -10838,6 +10874,8 @@ using accept_ex = int(__stdcall*)(socket_type, socket_type, void*, unsigned long
                                   unsigned long, unsigned long*, overlapped*);
 using connect_ex = int(__stdcall*)(socket_type, const void*, int, void*, unsigned long,
                                    unsigned long*, overlapped*);
+using information_of = int(__stdcall*)(void*, int, void*, unsigned long);
+using descriptor_of = int(__stdcall*)(const char*, unsigned long, void**, unsigned long*);
 using accept_addresses = void(__stdcall*)(void*, unsigned long, unsigned long, unsigned long,
                                           void**, int*, void**, int*);
 
@@ -10881,7 +10919,25 @@ inline constexpr std::uint32_t provides_file_handles = 0x20000;
 inline constexpr unsigned char skip_port_on_success = 1;
 inline constexpr unsigned char skip_event_on_handle = 2;
 
+// Named pipes.
+inline constexpr unsigned long pipe_open_mode = 0x40000003;  // both ways, overlapped
+inline constexpr unsigned long pipe_first = 0x00080000;
+inline constexpr unsigned long pipe_mode = 0x00000008;  // bytes, nobody from other machines
+inline constexpr unsigned long pipe_instances_unlimited = 255;
+inline constexpr unsigned long access_attributes = 0x80;
+inline constexpr unsigned long open_existing = 3;
+inline constexpr int class_file_name = 2;
+inline constexpr unsigned long descriptor_revision = 1;
+inline constexpr unsigned long search_system_only = 0x800;
+inline constexpr unsigned int code_page_utf8 = 65001;
+inline constexpr unsigned long refuse_invalid = 8;
+
 // Answers of functions.
+inline constexpr int access_denied = 5;
+inline constexpr int pipe_broken = 109;
+inline constexpr int pipe_closing = 232;
+inline constexpr int pipe_connected = 535;
+inline constexpr int resources_empty = 1450;
 inline constexpr int operation_pending = 997;
 inline constexpr int parameter_wrong = 87;
 inline constexpr int would_block = 10035;
@@ -10962,6 +11018,19 @@ inline constexpr windows_error_row windows_error_table[] = {
     {10091, "WSASYSNOTREADY", error::network_down},
     {10093, "WSANOTINITIALISED", error::not_open},
     {995, "WSA_OPERATION_ABORTED", error::cancelled},
+    {109, "ERROR_BROKEN_PIPE", error::broken_pipe},
+    {232, "ERROR_NO_DATA", error::broken_pipe},
+    {233, "ERROR_PIPE_NOT_CONNECTED", error::connection_reset},
+    {231, "ERROR_PIPE_BUSY", error::address_in_use},
+    {5, "ERROR_ACCESS_DENIED", error::permission_denied},
+    {123, "ERROR_INVALID_NAME", error::address_invalid},
+    {1113, "ERROR_NO_UNICODE_TRANSLATION", error::address_invalid},
+    {1305, "ERROR_UNKNOWN_REVISION", error::option_invalid},
+    {1307, "ERROR_INVALID_OWNER", error::permission_denied},
+    {1314, "ERROR_PRIVILEGE_NOT_HELD", error::permission_denied},
+    {1336, "ERROR_INVALID_ACL", error::option_invalid},
+    {1337, "ERROR_INVALID_SID", error::option_invalid},
+    {1450, "ERROR_NO_SYSTEM_RESOURCES", error::kernel_memory_empty},
     {6, "WSA_INVALID_HANDLE", error::os_failure},
     {87, "WSA_INVALID_PARAMETER", error::os_failure},
     {10004, "WSAEINTR", error::os_failure},
@@ -11029,6 +11098,9 @@ inline constexpr windows_status_row windows_status_table[] = {
     {0xC0000008, 10038},  // handle
     {0xC0000141, 10049},  // address component
     {0xC0000184, 10022},  // device state
+    {0xC000014B, 109},    // pipe broken
+    {0xC00000B1, 232},    // pipe closing
+    {0xC00000B0, 233},    // pipe disconnected
 };
 
 /// 0 where the operation was a success.
@@ -11106,13 +11178,26 @@ inline endpoint to_endpoint(const socket_address& from, int size) noexcept {
     return out;
 }
 
+inline constexpr std::string_view pipe_prefix = "\\\\.\\pipe\\";
+
+/// Does it name a pipe? Windows reads such names without regard to case.
+constexpr bool is_pipe_path(std::string_view path) noexcept {
+    for (std::size_t at = 0; at < pipe_prefix.size(); ++at) {
+        const char sign = at < path.size() ? path[at] : '\0';
+        if ((sign >= 'A' && sign <= 'Z' ? sign + ('a' - 'A') : sign) != pipe_prefix[at]) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /// Never cut: too long is an error, and so is a NUL inside. Windows has no abstract names.
 inline error to_unix_address(std::string_view path, socket_address& to, int& size) noexcept {
     NETIO_ASSERT(!path.empty());
     if (path.size() > unix_path_max) {
         return error::path_too_long;
     }
-    if (path[0] == '@') {
+    if (path[0] == '@' || is_pipe_path(path)) {
         return error::not_supported;
     }
     if (path.find('\0') != std::string_view::npos) {
@@ -11269,9 +11354,166 @@ os_handle bind_alone(socket_handle handle, const socket_address& where, int size
     return {handle, {}};
 }
 
+// ---- named pipes
+
+/// A pipe's handle carries a mark and the port it is tied to, for life, as every handle is: so that
+/// it is told from a socket, and a loop knows its own. The system's handles have 32 bits, of which
+/// the lowest two are zero.
+inline constexpr socket_handle pipe_mark = socket_handle{1} << 62;
+
+constexpr bool is_pipe(socket_handle handle) noexcept {
+    return handle >= 0 && (handle & pipe_mark) != 0;
+}
+inline socket_handle pipe_handle(windows::socket_type pipe, const void* port) noexcept {
+    const auto tied = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(port));
+    NETIO_ASSERT(pipe <= 0xFFFFFFFF && tied <= 0xFFFFFFFF && tied % 4 == 0);
+    return pipe_mark | static_cast<socket_handle>(tied << 30) | static_cast<socket_handle>(pipe);
+}
+inline windows::socket_type socket_of(socket_handle handle) noexcept {
+    return is_pipe(handle) ? static_cast<std::uint32_t>(handle)
+                           : static_cast<windows::socket_type>(handle);
+}
+
+inline constexpr std::size_t pipe_path_max = 256;
+inline constexpr std::size_t pipe_access_max = 1023;
+inline constexpr unsigned long pipe_buffer_bytes = 64 * 1024;
+
+/// A pipe's name, as the system wants it.
+struct pipe_name {
+    wchar_t text[pipe_path_max + 1];
+};
+
+template <class Sys>
+os_status to_pipe_name(std::string_view path, pipe_name& to) noexcept {
+    if (path.size() > pipe_path_max) {
+        return {error::path_too_long, 0};
+    }
+    if (path.size() == pipe_prefix.size() || path.find('\0') != std::string_view::npos) {
+        return {error::address_invalid, 0};
+    }
+    to = {};
+    return Sys::widen(path.data(), static_cast<int>(path.size()), to.text, pipe_path_max)
+               ? os_status{}
+               : status_of(Sys::last_error());
+}
+
+/// The pipe's owner may do everything and nobody else anything: "D:P(A;;GA;;;OW)" as the bytes that
+/// the system makes of it.
+alignas(4) inline constexpr unsigned char owner_only[] = {
+    1, 0, 4,  0x90, 0, 0, 0,  0, 0, 0, 0, 0,    0, 0, 0, 0, 20, 0, 0, 0,  // descriptor
+    2, 0, 28, 0,    1, 0, 0,  0,                                          // list of one
+    0, 0, 20, 0,    0, 0, 0,  0x10,                                       // grants everything
+    1, 1, 0,  0,    0, 0, 0,  3, 4, 0, 0, 0};                             // to S-1-3-4
+
+/// What a text says of who may open a pipe, in the system's form and in its memory, for as long as
+/// this lives.
+template <class Sys>
+class pipe_descriptor {
+public:
+    explicit pipe_descriptor(std::string_view access) noexcept {
+        if (access.empty()) {
+            return;
+        }
+        char text[pipe_access_max + 1] = {};
+        if (access.size() > pipe_access_max || access.find('\0') != std::string_view::npos) {
+            status_ = {error::option_invalid, 0};
+            return;
+        }
+        std::memcpy(text, access.data(), access.size());
+        if (const int code = Sys::make_descriptor(text, made_); code != 0) {
+            // Whatever it is that the system can't read, it is the option.
+            status_ = {error::option_invalid, code};
+        }
+    }
+    pipe_descriptor(const pipe_descriptor&) = delete;
+    pipe_descriptor& operator=(const pipe_descriptor&) = delete;
+    ~pipe_descriptor() {
+        if (made_ != nullptr) {
+            Sys::drop_descriptor(made_);
+        }
+    }
+    const os_status& status() const noexcept { return status_; }
+    const void* get() const noexcept { return made_ != nullptr ? made_ : owner_only; }
+
+private:
+    void* made_ = nullptr;
+    os_status status_{};
+};
+
+/// A first instance holds the name and who may open it, and takes no client: it is disconnected.
+/// Else one that came before anybody accepts would have a handle that belongs to no loop. 0, or the
+/// reason why it can't be.
+template <class Sys>
+int keep_clients_off(windows::socket_type first, const pipe_name& name) noexcept {
+    if (Sys::disconnect_pipe(first) == 0) {
+        return 0;
+    }
+    // Some systems disconnect only what is connected: by us, or whoever was faster.
+    const windows::socket_type own = Sys::open_pipe(name.text);
+    const int code = Sys::disconnect_pipe(first);
+    if (own != windows::no_socket) {
+        Sys::close_pipe(own);
+    }
+    return code;
+}
+
+/// Nothing of a socket that a pipe hasn't is passed over in silence.
+inline bool pipe_lacks(const listen_options& options) noexcept {
+    return options.socket.dscp != 0 || !options.socket.bind_device.empty() ||
+           !options.socket.raw.empty();
+}
+
+template <class Sys>
+os_handle listen_pipe(std::string_view path, const listen_options& options) noexcept {
+    if (pipe_lacks(options)) {
+        return {no_handle, {error::not_supported, 0}};
+    }
+    pipe_name name;
+    if (const os_status named = to_pipe_name<Sys>(path, name); !named) {
+        return {no_handle, named};
+    }
+    const pipe_descriptor<Sys> access(options.pipe_access);
+    if (!access.status()) {
+        return {no_handle, access.status()};
+    }
+    const auto bytes_or = [](std::uint32_t wanted) -> unsigned long {
+        return wanted != 0 ? wanted : pipe_buffer_bytes;
+    };
+    const windows::socket_type made =
+        Sys::make_pipe(name.text, true, bytes_or(options.socket.send_bytes),
+                       bytes_or(options.socket.receive_bytes), access.get());
+    if (made == windows::no_socket) {
+        const int code = Sys::last_error();
+        // That is what a first instance of a name in use is told.
+        return {no_handle, code == windows::access_denied
+                               ? os_status{error::address_in_use, code}
+                               : status_of(code)};
+    }
+    if (const int code = keep_clients_off<Sys>(made, name); code != 0) {
+        Sys::close_pipe(made);
+        return {no_handle, status_of(code)};
+    }
+    return {pipe_handle(made, nullptr), {}};
+}
+
+/// Orderly, what was written can still be read at the other end; else it is thrown away.
+template <class Sys>
+void close_one_pipe(windows::socket_type pipe, bool abort) noexcept {
+    if (abort) {
+        Sys::disconnect_pipe(pipe);
+    }
+    Sys::close_pipe(pipe);
+}
+
 /// A bound, listening, non-blocking stream socket that no child inherits.
 template <class Sys>
 os_handle listen_stream(const stream_address& address, const listen_options& options) noexcept {
+    if (is_pipe_path(address.unix_path)) {
+        return listen_pipe<Sys>(address.unix_path, options);
+    }
+    if (!options.pipe_access.empty()) {
+        return {no_handle, {error::not_supported, 0}};
+    }
     socket_address where;
     int size = 0;
     if (const error why = to_stream_address(address, where, size); why != error::none) {
@@ -11339,6 +11581,11 @@ os_handle open_bound_datagram(const endpoint& address, const datagram_options& o
 
 template <class Sys>
 result<endpoint> local_endpoint(socket_handle handle) noexcept {
+    if (is_pipe(handle)) {
+        endpoint out;
+        out.family = address_family::unix_path;
+        return out;
+    }
     socket_address where{};
     int size = sizeof(where);
     if (Sys::getsockname(static_cast<windows::socket_type>(handle), &where, &size) != 0) {
@@ -11478,6 +11725,82 @@ struct windows_sys {
         return code(how(what, where, size, nullptr, 0, nullptr, op));
     }
 
+    // Named pipes. The handles of pipes travel as those of sockets do.
+    static socket_type make_pipe(const wchar_t* name, bool first, unsigned long send_bytes,
+                                 unsigned long receive_bytes, const void* descriptor) noexcept {
+        namespace windows = detail::windows;
+        windows::security_attributes who{sizeof(who), const_cast<void*>(descriptor), 0};
+        return reinterpret_cast<socket_type>(::CreateNamedPipeW(
+            name, windows::pipe_open_mode | (first ? windows::pipe_first : 0), windows::pipe_mode,
+            windows::pipe_instances_unlimited, send_bytes, receive_bytes, 0,
+            reinterpret_cast<::_SECURITY_ATTRIBUTES*>(&who)));
+    }
+    /// As a client that can do nothing.
+    static socket_type open_pipe(const wchar_t* name) noexcept {
+        return reinterpret_cast<socket_type>(
+            ::CreateFileW(name, detail::windows::access_attributes, 0, nullptr,
+                          detail::windows::open_existing, 0, nullptr));
+    }
+    static int wait_for_client(socket_type pipe, overlapped* op) noexcept {
+        return code(::ConnectNamedPipe(reinterpret_cast<void*>(pipe),
+                                       reinterpret_cast<::_OVERLAPPED*>(op)));
+    }
+    static int disconnect_pipe(socket_type pipe) noexcept {
+        return code(::DisconnectNamedPipe(reinterpret_cast<void*>(pipe)));
+    }
+    static void close_pipe(socket_type what) noexcept {
+        ::CloseHandle(reinterpret_cast<void*>(what));
+    }
+    static int read_pipe(socket_type from, slice into, unsigned long& got,
+                         overlapped* op) noexcept {
+        return code(::ReadFile(reinterpret_cast<void*>(from), into.from, into.byte_count, &got,
+                               reinterpret_cast<::_OVERLAPPED*>(op)));
+    }
+    static int write_pipe(socket_type to, slice from, unsigned long& sent,
+                          overlapped* op) noexcept {
+        return code(::WriteFile(reinterpret_cast<void*>(to), from.from, from.byte_count, &sent,
+                                reinterpret_cast<::_OVERLAPPED*>(op)));
+    }
+    /// 0 and how many bytes there are, or the reason.
+    static int look_into_pipe(socket_type of, unsigned long& byte_count) noexcept {
+        return code(::PeekNamedPipe(reinterpret_cast<void*>(of), nullptr, 0, nullptr,
+                                    &byte_count, nullptr));
+    }
+    static std::uint32_t pipe_process(socket_type of) noexcept {
+        unsigned long process = 0;
+        return ::GetNamedPipeClientProcessId(reinterpret_cast<void*>(of), &process) != 0
+                   ? static_cast<std::uint32_t>(process)
+                   : 0;
+    }
+    static int pipe_sizes(socket_type of, unsigned long& send_bytes,
+                          unsigned long& receive_bytes) noexcept {
+        return code(::GetNamedPipeInfo(reinterpret_cast<void*>(of), nullptr, &send_bytes,
+                                       &receive_bytes, nullptr));
+    }
+    static int pipe_name(socket_type of, detail::windows::file_name& out) noexcept {
+        // Its declaration needs an enumeration that nobody but the system's header may declare.
+        const library kernel(L"kernel32.dll");
+        const auto ask = kernel.find<detail::windows::information_of>(
+            "GetFileInformationByHandleEx");
+        return ask == nullptr ? last_error()
+                              : code(ask(reinterpret_cast<void*>(of),
+                                         detail::windows::class_file_name, &out, sizeof(out)));
+    }
+    static bool widen(const char* from, int count, wchar_t* to, int room) noexcept {
+        return ::MultiByteToWideChar(detail::windows::code_page_utf8,
+                                     detail::windows::refuse_invalid, from, count, to, room) > 0;
+    }
+    /// Found at run time: programs need no further library for what few of them use.
+    static int make_descriptor(const char* from, void*& out) noexcept {
+        const library security(L"advapi32.dll");
+        const auto make = security.find<detail::windows::descriptor_of>(
+            "ConvertStringSecurityDescriptorToSecurityDescriptorA");
+        return make == nullptr
+                   ? last_error()
+                   : code(make(from, detail::windows::descriptor_revision, &out, nullptr));
+    }
+    static void drop_descriptor(void* what) noexcept { ::LocalFree(what); }
+
     // Calls that never wait.
     static int receive(socket_type from, void* into, int count) noexcept {
         return ::recv(from, static_cast<char*>(into), count, 0);
@@ -11529,6 +11852,32 @@ struct windows_sys {
 
 private:
     static int code(int succeeded) noexcept { return succeeded != 0 ? 0 : last_error(); }
+
+    /// One of the system's own, nobody else's of that name.
+    class library {
+    public:
+        explicit library(const wchar_t* name) noexcept
+            : at_(::LoadLibraryExW(name, nullptr, detail::windows::search_system_only)) {}
+        library(const library&) = delete;
+        library& operator=(const library&) = delete;
+        ~library() {
+            if (at_ != nullptr) {
+                ::FreeLibrary(at_);
+            }
+        }
+        template <class Function>
+        Function find(const char* name) const noexcept {
+            if (at_ == nullptr) {
+                return nullptr;
+            }
+            // By way of a pointer that fits all: what is found tells nothing of its type.
+            return reinterpret_cast<Function>(
+                reinterpret_cast<void*>(::GetProcAddress(at_, name)));
+        }
+
+    private:
+        ::HINSTANCE__* at_;
+    };
 };
 
 namespace detail {
@@ -11581,6 +11930,7 @@ struct iocp_accept {
     std::uint32_t start;  // which start of the listener armed it
     bool outstanding;
     bool unwanted;  // that start failed, so whoever comes is turned away
+    bool piped;     // `socket` is an instance of a pipe, and of this loop's port
     alignas(8) std::byte addresses[2 * iocp_address_bytes];
 };
 
@@ -11594,6 +11944,11 @@ struct iocp_listener {
     bool foreign;  // another loop's port gets the completions
     windows::socket_type tied;  // the last one that ours gets them of
     iocp_accept accepts[iocp_accepts_max];
+    // Of a named pipe: each client is an instance of its own, made by name.
+    bool piped;
+    unsigned long send_bytes;
+    unsigned long receive_bytes;
+    pipe_name name;
 };
 
 struct iocp_datagram_socket {
@@ -11674,6 +12029,10 @@ public:
     }
     static void close_handle(socket_handle handle, bool abort) noexcept {
         NETIO_ASSERT(handle >= 0);
+        if (detail::is_pipe(handle)) {
+            detail::close_one_pipe<Sys>(socket_of(handle), abort);
+            return;
+        }
         const bool counted = detail::holds_winsock<Sys>(socket_of(handle));
         detail::close_one_socket<Sys>(socket_of(handle), abort);
         if (counted) {
@@ -11724,14 +12083,10 @@ public:
         NETIO_ASSERT(open_ && handle >= 0);
         NETIO_ASSERT(at.flags == 0);
         const socket_type socket = socket_of(handle);
-        const bool tied = tie(socket, key_listener);
-        if (!tied && Sys::last_error() != detail::windows::parameter_wrong) {
-            return detail::status_of(Sys::last_error());
-        }
-        at.tied = tied ? socket : at.tied;
-        at.foreign = at.tied != socket;
-        if (const int code = look_at_listener(at, socket); code != 0) {
-            return detail::status_of(code);
+        at.piped = detail::is_pipe(handle);
+        const int known = at.piped ? look_at_pipe(at, socket) : tie_listener(at, socket);
+        if (known != 0) {
+            return detail::status_of(known);
         }
         at.socket = socket;
         at.generation = who.generation();
@@ -11787,6 +12142,13 @@ public:
         NETIO_ASSERT(open_ && handle >= 0);
         NETIO_ASSERT(at.flags == 0);
         const socket_type socket = socket_of(handle);
+        if (detail::is_pipe(handle)) {
+            if (handle != detail::pipe_handle(socket, port_)) {
+                return detail::status_of(detail::windows::parameter_wrong);
+            }
+            begin(at, socket, who, attached | piped | skips);
+            return {};
+        }
         if (!tie(socket, key_connection)) {
             // A tie is for life, so one that was released from here is tied already. Any other
             // belongs to a port where nobody would know what to do with its completions.
@@ -11805,7 +12167,11 @@ public:
         NETIO_ASSERT((at.flags & attached) != 0);
         NETIO_ASSERT((at.flags & in_kernel) == 0);
         const socket_type socket = at.socket;
+        const bool is_piped = (at.flags & piped) != 0;
         at = connection{};
+        if (is_piped) {
+            return detail::pipe_handle(socket, port_);
+        }
         released_[released_at_] = socket;
         released_at_ = (released_at_ + 1) % sizes_.connections;
         return static_cast<socket_handle>(socket);
@@ -11859,7 +12225,10 @@ public:
         const std::uint32_t count = cut(slices, pieces);
         unsigned long sent = 0;
         at.send_op = {};
-        const int code = Sys::send_overlapped(at.socket, pieces, count, sent, &at.send_op);
+        const int code =
+            (at.flags & piped) != 0
+                ? write_pipe(at, pieces[0], sent)
+                : Sys::send_overlapped(at.socket, pieces, count, sent, &at.send_op);
         if (waits(at, code)) {
             at.flags |= send_in_kernel;
             ++outstanding_count_;
@@ -11876,6 +12245,10 @@ public:
         NETIO_ASSERT((at.flags & (attached | closing)) == attached);
         NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
         at.flags |= send_over;
+        if ((at.flags & piped) != 0) {
+            end_pipe(at);
+            return;
+        }
         // Fails only where the peer is gone already, and then the receive says so.
         Sys::shutdown_sending(at.socket);
     }
@@ -11996,6 +12369,7 @@ private:
     static constexpr std::uint32_t connecting = 1u << 1;
     static constexpr std::uint32_t closing = 1u << 2;
     static constexpr std::uint32_t abortive = 1u << 3;
+    static constexpr std::uint32_t piped = 1u << 4;  // `socket` is an instance of a named pipe
     static constexpr std::uint32_t skips = 1u << 6;      // what ends at once is not posted
     static constexpr std::uint32_t readable = 1u << 7;   // there may be bytes: try before waiting
     static constexpr std::uint32_t receiving = 1u << 8;  // outstanding for the caller
@@ -12017,6 +12391,7 @@ private:
     static constexpr std::uint32_t key_connection = 2;
     static constexpr std::uint32_t key_listener = 3;
     static constexpr std::uint32_t key_datagram = 4;
+    static constexpr std::uint32_t key_pipe = 5;  // of an accept first, of its connection later
 
     static constexpr std::uint64_t handles_max = 16'711'680;
     static constexpr std::uint32_t ready_room = 64;
@@ -12097,7 +12472,7 @@ private:
     }
 
     static socket_type socket_of(socket_handle handle) noexcept {
-        return static_cast<socket_type>(handle);
+        return detail::socket_of(handle);
     }
     bool tie(socket_type socket, std::uint32_t key) noexcept {
         return Sys::port(reinterpret_cast<void*>(socket), port_, key) != nullptr;
@@ -12283,7 +12658,9 @@ private:
         unsigned long got = 0;
         at.receive_op = {};
         at.received_code = 0;
-        const int code = Sys::receive_overlapped(at.socket, into, got, &at.receive_op);
+        const int code = (at.flags & piped) != 0
+                             ? read_pipe(at, into, got)
+                             : Sys::receive_overlapped(at.socket, into, got, &at.receive_op);
         if (waits(at, code)) {
             at.flags |= receive_in_kernel;
             ++outstanding_count_;
@@ -12300,7 +12677,10 @@ private:
                   detail::event_writer& to) noexcept {
         const token who = token::of(index, at.generation);
         const bool stopped = (at.flags & stopping) != 0;
-        NETIO_ASSERT((at.flags & receiving) != 0);
+        NETIO_ASSERT((at.flags & (receiving | piped)) != 0);
+        if ((at.flags & receiving) == 0) {
+            return;  // of `take_back_read`
+        }
         if ((at.flags & into_memory) == 0 && !stopped) {
             // Whatever ended it: the read tells, and there may be bytes before an end.
             at.flags |= readable;
@@ -12308,6 +12688,14 @@ private:
             return;
         }
         const bool waited = (at.flags & into_memory) == 0;
+        if ((at.flags & piped) != 0) {
+            const bool nothing = code == 0 && byte_count == 0;  // was written, which is no end
+            if (nothing && !stopped) {
+                arm_receive(at, index);
+                return;
+            }
+            code = nothing ? detail::windows::operation_aborted : told_by_pipe(at, code);
+        }
         end_receive(at);
         if (waited || (stopped && code == detail::windows::operation_aborted)) {
             to.put(who, operation::receive, event_kind::received).disarmed = true;
@@ -12348,7 +12736,11 @@ private:
                  detail::event_writer& to) noexcept {
         const token who = token::of(index, at.generation);
         const std::uint32_t count = pool_->buffer_bytes();
-        const int got = Sys::receive(at.socket, pool_->data(buffer), static_cast<int>(count));
+        int code = 0;
+        const int got = (at.flags & piped) != 0
+                            ? take_from_pipe(at, pool_->data(buffer), count, code)
+                            : Sys::receive(at.socket, pool_->data(buffer),
+                                           static_cast<int>(count));
         if (got > 0) {
             const auto byte_count = static_cast<std::uint32_t>(got);
             at.flags &= byte_count < count ? ~readable : ~0u;
@@ -12365,8 +12757,12 @@ private:
             }
             return;
         }
-        int code = got == 0 ? 0 : Sys::last_error();
-        pool_->give(buffer, side::input, 0);
+        if (got == 0) {
+            code = 0;
+        } else if ((at.flags & piped) == 0) {
+            code = Sys::last_error();
+        }
+        pool_->give(buffer, side::input, code == detail::windows::operation_aborted ? count : 0);
         if (code == detail::windows::would_block && at.received_code != 0) {
             code = at.received_code;  // no wait could be had: asking again and again is none
         } else if (code == detail::windows::would_block) {
@@ -12412,6 +12808,10 @@ private:
     }
     /// A connect may have succeeded meanwhile.
     static void close_socket_of(const connection& at) noexcept {
+        if ((at.flags & piped) != 0) {
+            detail::close_one_pipe<Sys>(at.socket, (at.flags & abortive) != 0);
+            return;
+        }
         if ((at.flags & result_connected) != 0 && at.sent_code == 0) {
             know_peer(at);
         }
@@ -12471,6 +12871,156 @@ private:
         return detail::code_of_status(static_cast<std::uint32_t>(what.status));
     }
 
+    // ---- named pipes, where they differ from sockets
+
+    /// An operation; after `end_send` of what is there already only, else the end is reported.
+    int read_pipe(connection& at, detail::windows::slice into, unsigned long& got) noexcept {
+        if ((at.flags & send_over) != 0) {
+            if (into.byte_count == 0) {
+                return 0;  // `take_from_pipe` looks
+            }
+            unsigned long there = 0;
+            const int code = Sys::look_into_pipe(at.socket, there);
+            if (code != 0 || there == 0) {
+                return code != 0 ? code : detail::windows::pipe_broken;
+            }
+        }
+        return Sys::read_pipe(at.socket, into, got, &at.receive_op);
+    }
+
+    /// One slice, and not more than a pipe holds if nothing is said: else nothing is told before
+    /// all of it was read. The caller starts the rest.
+    static int write_pipe(connection& at, detail::windows::slice from,
+                          unsigned long& sent) noexcept {
+        const unsigned long most = detail::pipe_buffer_bytes;
+        from.byte_count = from.byte_count < most ? from.byte_count : most;
+        return Sys::write_pipe(at.socket, from, sent, &at.send_op);
+    }
+
+    /// What is there, so that the read ends at once and no buffer is lent: its bytes, 0 at the end,
+    /// or -1 and `code`.
+    int take_from_pipe(connection& at, void* into, std::uint32_t count, int& code) noexcept {
+        namespace windows = detail::windows;
+        unsigned long there = 0;
+        unsigned long got = 0;
+        code = Sys::look_into_pipe(at.socket, there);
+        if (code == 0 && there == 0) {
+            code = (at.flags & send_over) != 0 ? windows::pipe_broken : windows::would_block;
+        } else if (code == 0) {
+            at.receive_op = {};
+            code = Sys::read_pipe(at.socket,
+                                  {there < count ? there : count, static_cast<char*>(into)}, got,
+                                  &at.receive_op);
+        }
+        if (code == windows::operation_pending) {
+            code = take_back_read(at);
+        }
+        return code == 0 ? static_cast<int>(got) : code == windows::pipe_broken ? 0 : -1;
+    }
+
+    /// Somebody else holds our end, too, and read what we saw. The buffer is ours again when this
+    /// returns; the completion is counted and comes to a receive that is over.
+    int take_back_read(connection& at) noexcept {
+        Sys::cancel(at.socket, &at.receive_op);
+        while (static_cast<const volatile overlapped&>(at.receive_op).status ==
+               detail::windows::status_pending) {
+            Sys::yield();
+        }
+        at.flags |= receive_in_kernel;
+        ++outstanding_count_;
+        return detail::windows::operation_aborted;
+    }
+
+    /// There is no half of a pipe to end: what has come is still received, then the end, so that
+    /// the caller has no reason to wait before it closes.
+    void end_pipe(connection& at) noexcept {
+        if ((at.flags & receive_in_kernel) != 0) {
+            Sys::cancel(at.socket, &at.receive_op);
+        }
+    }
+    /// Of a read that brought nothing, as a socket tells it. Broken is the end, and so is what
+    /// `end_pipe` cancelled: 0.
+    static int told_by_pipe(const connection& at, int code) noexcept {
+        const bool cancelled = code == detail::windows::operation_aborted;
+        const bool over = cancelled && (at.flags & (send_over | stopping)) == send_over;
+        return over || code == detail::windows::pipe_broken ? 0 : code;
+    }
+
+    /// What the instances made for its clients have to be like.
+    int look_at_pipe(listener& at, socket_type first) noexcept {
+        detail::windows::file_name told{};
+        int code = Sys::pipe_sizes(first, at.send_bytes, at.receive_bytes);
+        code = code != 0 ? code : Sys::pipe_name(first, told);
+        const std::size_t count = told.byte_count / sizeof(wchar_t);
+        constexpr wchar_t device[] = L"\\\\.\\pipe";
+        constexpr std::size_t device_count = sizeof(device) / sizeof(wchar_t) - 1;
+        if (code != 0 || count > detail::pipe_path_max - device_count) {
+            return code != 0 ? code : detail::windows::parameter_wrong;
+        }
+        at.name = {};
+        std::memcpy(at.name.text, device, device_count * sizeof(wchar_t));
+        std::memcpy(at.name.text + device_count, told.text, count * sizeof(wchar_t));
+        at.foreign = true;  // each instance has a handle of its own: none is another loop's
+        return 0;
+    }
+
+    /// An instance, and a wait for the client it will be; the reason if that fails.
+    int arm_pipe(listener& at, accept_slot& mine) noexcept {
+        const socket_type made = Sys::make_pipe(at.name.text, false, at.send_bytes,
+                                                at.receive_bytes, detail::owner_only);
+        if (made == detail::windows::no_socket) {
+            return Sys::last_error();
+        }
+        int code = 0;
+        // Else a read that ends at once would have a completion, too.
+        if (!tie(made, key_pipe) || !Sys::skip_on_success(made)) {
+            code = Sys::last_error();
+        } else {
+            occupy(at, mine, made);
+            code = begin_wait(mine);
+        }
+        if (code != 0) {
+            Sys::close_pipe(made);
+        } else {
+            mine.outstanding = true;
+            ++outstanding_count_;
+        }
+        return code;
+    }
+    /// One who came before the wait, and may be gone already, is told as if he came after it.
+    int begin_wait(accept_slot& mine) noexcept {
+        mine.shared.begin(port_);
+        const int code = Sys::wait_for_client(mine.socket, &mine.shared.op);
+        if (code == detail::windows::operation_pending) {
+            return 0;
+        }
+        if (code != 0 && code != detail::windows::pipe_connected &&
+            code != detail::windows::pipe_closing) {
+            return code;
+        }
+        mine.shared.op.status = 0;
+        return Sys::post(port_, 0, key_pipe, &mine.shared.op) ? 0 : Sys::last_error();
+    }
+
+    /// An instance takes clients until it is closed: one may have come after the wait's cancel.
+    static int pipe_code(const accept_slot& mine) noexcept {
+        const int code = code_of(mine.shared.op);
+        unsigned long there = 0;
+        const int seen = code != 0 ? Sys::look_into_pipe(mine.socket, there) : 0;
+        return seen == 0 || seen == detail::windows::pipe_broken ? 0 : code;
+    }
+
+    /// A completion of a pipe is of an accept until its client has come.
+    std::uint32_t key_of(const detail::windows::completion& what) const noexcept {
+        if (what.key != key_pipe) {
+            return static_cast<std::uint32_t>(what.key);
+        }
+        const auto offset = static_cast<std::size_t>(
+            reinterpret_cast<const std::byte*>(what.operation) -
+            reinterpret_cast<const std::byte*>(listeners_));
+        return offset < sizes_.listeners * sizeof(listener) ? key_listener : key_connection;
+    }
+
     // ---- receives without a buffer: served in the order they came
 
     /// At most a quarter of the events, so that what is ready moves on too.
@@ -12496,6 +13046,17 @@ private:
 
     // ---- listeners
 
+    /// Its completions come to our port, or to that of the loop which was first.
+    int tie_listener(listener& at, socket_type socket) noexcept {
+        const bool tied = tie(socket, key_listener);
+        if (!tied && Sys::last_error() != detail::windows::parameter_wrong) {
+            return Sys::last_error();
+        }
+        at.tied = tied ? socket : at.tied;
+        at.foreign = at.tied != socket;
+        return look_at_listener(at, socket);
+    }
+
     /// What the sockets made for its clients have to be like.
     int look_at_listener(listener& at, socket_type socket) noexcept {
         detail::socket_address where{};
@@ -12519,15 +13080,15 @@ private:
         if (mine.outstanding) {
             return 0;  // of an accept that was stopped; armed again when its completion comes
         }
+        if (at.piped) {
+            return arm_pipe(at, mine);
+        }
         const os_handle made =
             detail::make_socket<Sys>(at.family, detail::windows::type_stream);
         if (!made) {
             return made.status.os_code;
         }
-        mine.socket = socket_of(made.handle);
-        mine.generation = at.generation;
-        mine.start = at.start;
-        mine.unwanted = false;
+        occupy(at, mine, socket_of(made.handle));
         int code = detail::windows::connection_reset;
         // A client that is gone before it was accepted is reported at once.
         for (int tries = 0; tries < accept_tries_max && of_one_client(code); ++tries) {
@@ -12544,6 +13105,14 @@ private:
         return 0;
     }
 
+    static void occupy(const listener& at, accept_slot& mine, socket_type with) noexcept {
+        mine.socket = with;
+        mine.generation = at.generation;
+        mine.start = at.start;
+        mine.unwanted = false;
+        mine.piped = at.piped;
+    }
+
     static bool of_one_client(int code) noexcept {
         switch (code) {
         case detail::windows::connection_reset:
@@ -12554,7 +13123,8 @@ private:
         }
     }
     static bool exhausted(int code) noexcept {
-        return code == detail::windows::handles_empty || code == detail::windows::memory_empty;
+        return code == detail::windows::handles_empty || code == detail::windows::memory_empty ||
+               code == detail::windows::resources_empty;
     }
     static os_status accept_failure(int code) noexcept {
         return {exhausted(code) ? error::descriptors_empty : detail::error_of(code), code};
@@ -12566,7 +13136,7 @@ private:
         for (accept_slot& each : at.accepts) {
             if (each.outstanding && each.start == at.start) {
                 each.unwanted = unwanted;
-                Sys::cancel(at.socket, &each.shared.op);
+                Sys::cancel(each.piped ? each.socket : at.socket, &each.shared.op);
             }
         }
         at.flags = 0;
@@ -12581,6 +13151,11 @@ private:
         return index;
     }
 
+    struct accepted_client {
+        socket_type socket;
+        bool piped;
+    };
+
     void complete_accept(const detail::windows::completion& what,
                          detail::event_writer& to) noexcept {
         accept_slot& mine = *reinterpret_cast<accept_slot*>(what.operation);
@@ -12593,10 +13168,10 @@ private:
         mine.outstanding = false;
         --outstanding_count_;
         const token owner = token::of(index, mine.generation);
-        const socket_type client = mine.socket;
+        const accepted_client client{mine.socket, mine.piped};
         const bool current = at.flags != 0 && at.start == mine.start;
         const bool unwanted = mine.unwanted;
-        const int code = code_of(what);
+        const int code = mine.piped ? pipe_code(mine) : code_of(what);
         // Before the next accept writes there.
         const endpoint peer = code == 0 ? peer_of(mine) : endpoint{};
         std::memset(mine.addresses, 0, sizeof(mine.addresses));
@@ -12610,10 +13185,11 @@ private:
         } else if (code != 0 || unwanted) {
             close_client(at, client, code);
         } else if (!welcome(at, client)) {
-            detail::close_one_socket<Sys>(client, true);  // its listener is gone already
+            detail::close_one_socket<Sys>(client.socket, true);  // its listener is gone already
         } else {
             event& out = to.put(owner, operation::accept, event_kind::accepted);
-            out.handle = static_cast<socket_handle>(client);
+            out.handle = client.piped ? detail::pipe_handle(client.socket, port_)
+                                      : static_cast<socket_handle>(client.socket);
             out.peer = peer;
         }
     }
@@ -12627,6 +13203,12 @@ private:
     static constexpr int windows_timed_out = 10060;
 
     endpoint peer_of(accept_slot& from) const noexcept {
+        if (from.piped) {
+            endpoint out;
+            out.family = address_family::unix_path;
+            out.scope_id = Sys::pipe_process(from.socket);
+            return out;
+        }
         void* local = nullptr;
         void* remote = nullptr;
         int local_bytes = 0;
@@ -12645,8 +13227,12 @@ private:
 
     /// An accepted socket has neither a name nor the listener's options before it is told whose
     /// client it is, and takes no option but this. False if it can't be told any more.
-    static bool welcome(const listener& at, socket_type client) noexcept {
+    static bool welcome(const listener& at, accepted_client what) noexcept {
+        if (what.piped) {
+            return true;
+        }
         const socket_type from = at.socket;
+        const socket_type client = what.socket;
         if (Sys::setsockopt(client, detail::windows::level_socket,
                             detail::windows::option_accepted_from, &from, sizeof(from)) != 0) {
             return false;
@@ -12660,11 +13246,15 @@ private:
     }
 
     /// What an accept left: a client that is turned away, or if that failed a socket of nobody.
-    static void close_client(const listener& at, socket_type client, int code) noexcept {
+    static void close_client(const listener& at, accepted_client client, int code) noexcept {
+        if (client.piped) {
+            detail::close_one_pipe<Sys>(client.socket, code == 0);
+            return;
+        }
         if (code == 0) {
             welcome(at, client);
         }
-        detail::close_one_socket<Sys>(client, code == 0);
+        detail::close_one_socket<Sys>(client.socket, code == 0);
     }
 
     // ---- datagrams
@@ -12886,7 +13476,8 @@ private:
         if (what.operation == nullptr) {
             return;  // a wake: the word says more
         }
-        if (what.key == key_connection) {
+        const std::uint32_t key = key_of(what);
+        if (key == key_connection) {
             complete_connection(what, to);
             return;
         }
@@ -12894,7 +13485,7 @@ private:
             reinterpret_cast<detail::iocp_shared_operation*>(what.operation)->home;
         if (home != port_) {
             send_home(home, what);
-        } else if (what.key == key_listener) {
+        } else if (key == key_listener) {
             complete_accept(what, to);
         } else {
             complete_datagram(what, to);
@@ -12975,7 +13566,7 @@ private:
             if (each.outstanding) {
                 each.shared.home = nullptr;
                 each.outstanding = false;
-                Sys::close_socket(each.socket);
+                close_client(at, {each.socket, each.piped}, detail::windows::operation_aborted);
             }
         }
     }
@@ -13035,14 +13626,15 @@ private:
         mine.outstanding = false;
         --outstanding_count_;
         std::memset(mine.addresses, 0, sizeof(mine.addresses));
-        close_client(at, mine.socket, code_of(mine.shared.op));
+        close_client(at, {mine.socket, mine.piped}, code_of(mine.shared.op));
     }
 
     void discard(const detail::windows::completion& what) noexcept {
         if (what.operation == nullptr) {
             return;
         }
-        if (what.key != key_connection) {
+        const std::uint32_t key = key_of(what);
+        if (key != key_connection) {
             void* const home =
                 reinterpret_cast<detail::iocp_shared_operation*>(what.operation)->home;
             if (home != port_) {
@@ -13050,12 +13642,12 @@ private:
                 return;
             }
         }
-        if (what.key == key_listener) {
+        if (key == key_listener) {
             accept_slot& mine = *reinterpret_cast<accept_slot*>(what.operation);
             if (mine.outstanding && mine.shared.ended()) {
                 take_back_accept(listeners_[index_of(mine)], mine);
             }
-        } else if (what.key == key_datagram) {
+        } else if (key == key_datagram) {
             outstanding_count_ -= was_awaited(what) ? 1 : 0;
         } else if (connection* const of = connection_of(what)) {
             --outstanding_count_;

@@ -52,6 +52,19 @@ inline constexpr windows_error_row windows_error_table[] = {
     {10091, "WSASYSNOTREADY", error::network_down},
     {10093, "WSANOTINITIALISED", error::not_open},
     {995, "WSA_OPERATION_ABORTED", error::cancelled},
+    {109, "ERROR_BROKEN_PIPE", error::broken_pipe},
+    {232, "ERROR_NO_DATA", error::broken_pipe},
+    {233, "ERROR_PIPE_NOT_CONNECTED", error::connection_reset},
+    {231, "ERROR_PIPE_BUSY", error::address_in_use},
+    {5, "ERROR_ACCESS_DENIED", error::permission_denied},
+    {123, "ERROR_INVALID_NAME", error::address_invalid},
+    {1113, "ERROR_NO_UNICODE_TRANSLATION", error::address_invalid},
+    {1305, "ERROR_UNKNOWN_REVISION", error::option_invalid},
+    {1307, "ERROR_INVALID_OWNER", error::permission_denied},
+    {1314, "ERROR_PRIVILEGE_NOT_HELD", error::permission_denied},
+    {1336, "ERROR_INVALID_ACL", error::option_invalid},
+    {1337, "ERROR_INVALID_SID", error::option_invalid},
+    {1450, "ERROR_NO_SYSTEM_RESOURCES", error::kernel_memory_empty},
     {6, "WSA_INVALID_HANDLE", error::os_failure},
     {87, "WSA_INVALID_PARAMETER", error::os_failure},
     {10004, "WSAEINTR", error::os_failure},
@@ -119,6 +132,9 @@ inline constexpr windows_status_row windows_status_table[] = {
     {0xC0000008, 10038},  // handle
     {0xC0000141, 10049},  // address component
     {0xC0000184, 10022},  // device state
+    {0xC000014B, 109},    // pipe broken
+    {0xC00000B1, 232},    // pipe closing
+    {0xC00000B0, 233},    // pipe disconnected
 };
 
 /// 0 where the operation was a success.
@@ -196,13 +212,26 @@ inline endpoint to_endpoint(const socket_address& from, int size) noexcept {
     return out;
 }
 
+inline constexpr std::string_view pipe_prefix = "\\\\.\\pipe\\";
+
+/// Does it name a pipe? Windows reads such names without regard to case.
+constexpr bool is_pipe_path(std::string_view path) noexcept {
+    for (std::size_t at = 0; at < pipe_prefix.size(); ++at) {
+        const char sign = at < path.size() ? path[at] : '\0';
+        if ((sign >= 'A' && sign <= 'Z' ? sign + ('a' - 'A') : sign) != pipe_prefix[at]) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /// Never cut: too long is an error, and so is a NUL inside. Windows has no abstract names.
 inline error to_unix_address(std::string_view path, socket_address& to, int& size) noexcept {
     NETIO_ASSERT(!path.empty());
     if (path.size() > unix_path_max) {
         return error::path_too_long;
     }
-    if (path[0] == '@') {
+    if (path[0] == '@' || is_pipe_path(path)) {
         return error::not_supported;
     }
     if (path.find('\0') != std::string_view::npos) {
@@ -359,9 +388,166 @@ os_handle bind_alone(socket_handle handle, const socket_address& where, int size
     return {handle, {}};
 }
 
+// ---- named pipes
+
+/// A pipe's handle carries a mark and the port it is tied to, for life, as every handle is: so that
+/// it is told from a socket, and a loop knows its own. The system's handles have 32 bits, of which
+/// the lowest two are zero.
+inline constexpr socket_handle pipe_mark = socket_handle{1} << 62;
+
+constexpr bool is_pipe(socket_handle handle) noexcept {
+    return handle >= 0 && (handle & pipe_mark) != 0;
+}
+inline socket_handle pipe_handle(windows::socket_type pipe, const void* port) noexcept {
+    const auto tied = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(port));
+    NETIO_ASSERT(pipe <= 0xFFFFFFFF && tied <= 0xFFFFFFFF && tied % 4 == 0);
+    return pipe_mark | static_cast<socket_handle>(tied << 30) | static_cast<socket_handle>(pipe);
+}
+inline windows::socket_type socket_of(socket_handle handle) noexcept {
+    return is_pipe(handle) ? static_cast<std::uint32_t>(handle)
+                           : static_cast<windows::socket_type>(handle);
+}
+
+inline constexpr std::size_t pipe_path_max = 256;
+inline constexpr std::size_t pipe_access_max = 1023;
+inline constexpr unsigned long pipe_buffer_bytes = 64 * 1024;
+
+/// A pipe's name, as the system wants it.
+struct pipe_name {
+    wchar_t text[pipe_path_max + 1];
+};
+
+template <class Sys>
+os_status to_pipe_name(std::string_view path, pipe_name& to) noexcept {
+    if (path.size() > pipe_path_max) {
+        return {error::path_too_long, 0};
+    }
+    if (path.size() == pipe_prefix.size() || path.find('\0') != std::string_view::npos) {
+        return {error::address_invalid, 0};
+    }
+    to = {};
+    return Sys::widen(path.data(), static_cast<int>(path.size()), to.text, pipe_path_max)
+               ? os_status{}
+               : status_of(Sys::last_error());
+}
+
+/// The pipe's owner may do everything and nobody else anything: "D:P(A;;GA;;;OW)" as the bytes that
+/// the system makes of it.
+alignas(4) inline constexpr unsigned char owner_only[] = {
+    1, 0, 4,  0x90, 0, 0, 0,  0, 0, 0, 0, 0,    0, 0, 0, 0, 20, 0, 0, 0,  // descriptor
+    2, 0, 28, 0,    1, 0, 0,  0,                                          // list of one
+    0, 0, 20, 0,    0, 0, 0,  0x10,                                       // grants everything
+    1, 1, 0,  0,    0, 0, 0,  3, 4, 0, 0, 0};                             // to S-1-3-4
+
+/// What a text says of who may open a pipe, in the system's form and in its memory, for as long as
+/// this lives.
+template <class Sys>
+class pipe_descriptor {
+public:
+    explicit pipe_descriptor(std::string_view access) noexcept {
+        if (access.empty()) {
+            return;
+        }
+        char text[pipe_access_max + 1] = {};
+        if (access.size() > pipe_access_max || access.find('\0') != std::string_view::npos) {
+            status_ = {error::option_invalid, 0};
+            return;
+        }
+        std::memcpy(text, access.data(), access.size());
+        if (const int code = Sys::make_descriptor(text, made_); code != 0) {
+            // Whatever it is that the system can't read, it is the option.
+            status_ = {error::option_invalid, code};
+        }
+    }
+    pipe_descriptor(const pipe_descriptor&) = delete;
+    pipe_descriptor& operator=(const pipe_descriptor&) = delete;
+    ~pipe_descriptor() {
+        if (made_ != nullptr) {
+            Sys::drop_descriptor(made_);
+        }
+    }
+    const os_status& status() const noexcept { return status_; }
+    const void* get() const noexcept { return made_ != nullptr ? made_ : owner_only; }
+
+private:
+    void* made_ = nullptr;
+    os_status status_{};
+};
+
+/// A first instance holds the name and who may open it, and takes no client: it is disconnected.
+/// Else one that came before anybody accepts would have a handle that belongs to no loop. 0, or the
+/// reason why it can't be.
+template <class Sys>
+int keep_clients_off(windows::socket_type first, const pipe_name& name) noexcept {
+    if (Sys::disconnect_pipe(first) == 0) {
+        return 0;
+    }
+    // Some systems disconnect only what is connected: by us, or whoever was faster.
+    const windows::socket_type own = Sys::open_pipe(name.text);
+    const int code = Sys::disconnect_pipe(first);
+    if (own != windows::no_socket) {
+        Sys::close_pipe(own);
+    }
+    return code;
+}
+
+/// Nothing of a socket that a pipe hasn't is passed over in silence.
+inline bool pipe_lacks(const listen_options& options) noexcept {
+    return options.socket.dscp != 0 || !options.socket.bind_device.empty() ||
+           !options.socket.raw.empty();
+}
+
+template <class Sys>
+os_handle listen_pipe(std::string_view path, const listen_options& options) noexcept {
+    if (pipe_lacks(options)) {
+        return {no_handle, {error::not_supported, 0}};
+    }
+    pipe_name name;
+    if (const os_status named = to_pipe_name<Sys>(path, name); !named) {
+        return {no_handle, named};
+    }
+    const pipe_descriptor<Sys> access(options.pipe_access);
+    if (!access.status()) {
+        return {no_handle, access.status()};
+    }
+    const auto bytes_or = [](std::uint32_t wanted) -> unsigned long {
+        return wanted != 0 ? wanted : pipe_buffer_bytes;
+    };
+    const windows::socket_type made =
+        Sys::make_pipe(name.text, true, bytes_or(options.socket.send_bytes),
+                       bytes_or(options.socket.receive_bytes), access.get());
+    if (made == windows::no_socket) {
+        const int code = Sys::last_error();
+        // That is what a first instance of a name in use is told.
+        return {no_handle, code == windows::access_denied
+                               ? os_status{error::address_in_use, code}
+                               : status_of(code)};
+    }
+    if (const int code = keep_clients_off<Sys>(made, name); code != 0) {
+        Sys::close_pipe(made);
+        return {no_handle, status_of(code)};
+    }
+    return {pipe_handle(made, nullptr), {}};
+}
+
+/// Orderly, what was written can still be read at the other end; else it is thrown away.
+template <class Sys>
+void close_one_pipe(windows::socket_type pipe, bool abort) noexcept {
+    if (abort) {
+        Sys::disconnect_pipe(pipe);
+    }
+    Sys::close_pipe(pipe);
+}
+
 /// A bound, listening, non-blocking stream socket that no child inherits.
 template <class Sys>
 os_handle listen_stream(const stream_address& address, const listen_options& options) noexcept {
+    if (is_pipe_path(address.unix_path)) {
+        return listen_pipe<Sys>(address.unix_path, options);
+    }
+    if (!options.pipe_access.empty()) {
+        return {no_handle, {error::not_supported, 0}};
+    }
     socket_address where;
     int size = 0;
     if (const error why = to_stream_address(address, where, size); why != error::none) {
@@ -429,6 +615,11 @@ os_handle open_bound_datagram(const endpoint& address, const datagram_options& o
 
 template <class Sys>
 result<endpoint> local_endpoint(socket_handle handle) noexcept {
+    if (is_pipe(handle)) {
+        endpoint out;
+        out.family = address_family::unix_path;
+        return out;
+    }
     socket_address where{};
     int size = sizeof(where);
     if (Sys::getsockname(static_cast<windows::socket_type>(handle), &where, &size) != 0) {

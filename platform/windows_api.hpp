@@ -15,6 +15,8 @@ struct _OVERLAPPED;
 struct _OVERLAPPED_ENTRY;
 struct _WSABUF;
 struct _WSAPROTOCOL_INFOW;
+struct _SECURITY_ATTRIBUTES;
+struct HINSTANCE__;
 union _LARGE_INTEGER;
 
 extern "C" {
@@ -55,8 +57,10 @@ NETIO_IMPORTED int __stdcall sendto(std::uintptr_t, const char*, int, int, const
 
 #if defined(_WIN64)
 using netio_ulong_pointer = unsigned long long;
+using netio_procedure = long long(__stdcall*)();
 #else
 using netio_ulong_pointer = unsigned long;
+using netio_procedure = int(__stdcall*)();
 #endif
 NETIO_IMPORTED unsigned long __stdcall GetLastError();
 NETIO_IMPORTED int __stdcall CloseHandle(void*);
@@ -71,6 +75,28 @@ NETIO_IMPORTED int __stdcall CancelIoEx(void*, _OVERLAPPED*);
 NETIO_IMPORTED int __stdcall QueryPerformanceCounter(_LARGE_INTEGER*);
 NETIO_IMPORTED int __stdcall QueryPerformanceFrequency(_LARGE_INTEGER*);
 NETIO_IMPORTED void __stdcall Sleep(unsigned long);
+NETIO_IMPORTED void* __stdcall CreateNamedPipeW(const wchar_t*, unsigned long, unsigned long,
+                                                unsigned long, unsigned long, unsigned long,
+                                                unsigned long, _SECURITY_ATTRIBUTES*);
+NETIO_IMPORTED void* __stdcall CreateFileW(const wchar_t*, unsigned long, unsigned long,
+                                           _SECURITY_ATTRIBUTES*, unsigned long, unsigned long,
+                                           void*);
+NETIO_IMPORTED int __stdcall ConnectNamedPipe(void*, _OVERLAPPED*);
+NETIO_IMPORTED int __stdcall DisconnectNamedPipe(void*);
+NETIO_IMPORTED int __stdcall PeekNamedPipe(void*, void*, unsigned long, unsigned long*,
+                                           unsigned long*, unsigned long*);
+NETIO_IMPORTED int __stdcall GetNamedPipeInfo(void*, unsigned long*, unsigned long*,
+                                              unsigned long*, unsigned long*);
+NETIO_IMPORTED int __stdcall GetNamedPipeClientProcessId(void*, unsigned long*);
+NETIO_IMPORTED int __stdcall ReadFile(void*, void*, unsigned long, unsigned long*, _OVERLAPPED*);
+NETIO_IMPORTED int __stdcall WriteFile(void*, const void*, unsigned long, unsigned long*,
+                                       _OVERLAPPED*);
+NETIO_IMPORTED int __stdcall MultiByteToWideChar(unsigned int, unsigned long, const char*, int,
+                                                 wchar_t*, int);
+NETIO_IMPORTED HINSTANCE__* __stdcall LoadLibraryExW(const wchar_t*, void*, unsigned long);
+NETIO_IMPORTED netio_procedure __stdcall GetProcAddress(HINSTANCE__*, const char*);
+NETIO_IMPORTED int __stdcall FreeLibrary(HINSTANCE__*);
+NETIO_IMPORTED void* __stdcall LocalFree(void*);
 #undef NETIO_IMPORTED
 }
 
@@ -121,6 +147,16 @@ struct linger_time {
     std::uint16_t on;
     std::uint16_t seconds;
 };
+struct security_attributes {
+    unsigned long byte_count;
+    void* descriptor;
+    int inherited;
+};
+/// The name of a file or pipe, as the system tells it: without the device.
+struct file_name {
+    unsigned long byte_count;
+    wchar_t text[256];
+};
 struct guid {
     std::uint32_t first;
     std::uint16_t second, third;
@@ -138,6 +174,8 @@ using accept_ex = int(__stdcall*)(socket_type, socket_type, void*, unsigned long
                                   unsigned long, unsigned long*, overlapped*);
 using connect_ex = int(__stdcall*)(socket_type, const void*, int, void*, unsigned long,
                                    unsigned long*, overlapped*);
+using information_of = int(__stdcall*)(void*, int, void*, unsigned long);
+using descriptor_of = int(__stdcall*)(const char*, unsigned long, void**, unsigned long*);
 using accept_addresses = void(__stdcall*)(void*, unsigned long, unsigned long, unsigned long,
                                           void**, int*, void**, int*);
 
@@ -181,7 +219,25 @@ inline constexpr std::uint32_t provides_file_handles = 0x20000;
 inline constexpr unsigned char skip_port_on_success = 1;
 inline constexpr unsigned char skip_event_on_handle = 2;
 
+// Named pipes.
+inline constexpr unsigned long pipe_open_mode = 0x40000003;  // both ways, overlapped
+inline constexpr unsigned long pipe_first = 0x00080000;
+inline constexpr unsigned long pipe_mode = 0x00000008;  // bytes, nobody from other machines
+inline constexpr unsigned long pipe_instances_unlimited = 255;
+inline constexpr unsigned long access_attributes = 0x80;
+inline constexpr unsigned long open_existing = 3;
+inline constexpr int class_file_name = 2;
+inline constexpr unsigned long descriptor_revision = 1;
+inline constexpr unsigned long search_system_only = 0x800;
+inline constexpr unsigned int code_page_utf8 = 65001;
+inline constexpr unsigned long refuse_invalid = 8;
+
 // Answers of functions.
+inline constexpr int access_denied = 5;
+inline constexpr int pipe_broken = 109;
+inline constexpr int pipe_closing = 232;
+inline constexpr int pipe_connected = 535;
+inline constexpr int resources_empty = 1450;
 inline constexpr int operation_pending = 997;
 inline constexpr int parameter_wrong = 87;
 inline constexpr int would_block = 10035;
