@@ -86,13 +86,14 @@
 #endif
 #define NETIO_HAS_POLL NETIO_HAS_POSIX
 // NetBSD before 10 and OpenBSD before 7.8 have no EVFILT_USER, which wakes the loop; every OpenBSD
-// has poll here, since nobody has tried the newer ones. Linux has no kqueue, but an emulation on
-// the include path is taken, as the tests do; it is never the default there.
+// has poll here, since nobody has tried the newer ones. Linux has no kqueue; an emulation on the
+// include path is taken where it is asked for, as the tests do, and is never the default there.
 #if defined(__NetBSD__)
 #include <sys/param.h>
 #endif
 #if NETIO_HAS_POSIX && __has_include(<sys/event.h>) && !defined(__OpenBSD__) &&                   \
-    (!defined(__NetBSD__) || __NetBSD_Version__ >= 1000000000)
+    (!defined(__NetBSD__) || __NetBSD_Version__ >= 1000000000) &&                                 \
+    (!defined(__linux__) || (defined(NETIO_USE_KQUEUE) && NETIO_USE_KQUEUE))
 #define NETIO_HAS_KQUEUE 1
 #else
 #define NETIO_HAS_KQUEUE 0

@@ -1,4 +1,4 @@
-// g++ -std=c++20 -I. -Itests/kqueue_double tests/all.cpp -o all
+// g++ -std=c++20 -I. -Itests/kqueue_double -DNETIO_USE_KQUEUE=1 tests/all.cpp -o all
 // Every test as one unit. The list is kept whole by tests/tidy.py: `tests/tidy.py --write-all`.
 #include "tests/main.cpp"
 

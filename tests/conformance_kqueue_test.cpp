@@ -1,11 +1,12 @@
 // The contract's suite on kqueue, with plain sockets of this thread as peers, on loopback. On Linux
-// the backend runs over tests/kqueue_double, which the compiler finds by -Itests/kqueue_double.
+// the backend runs over tests/kqueue_double, asked for by -DNETIO_USE_KQUEUE=1 and found by
+// -Itests/kqueue_double.
 #include "netio.hpp"
 
 #include <doctest/doctest.h>
 
 #if defined(__linux__)
-TEST_CASE("the contract's suite runs on kqueue: build with -Itests/kqueue_double") {
+TEST_CASE("the contract's suite runs on kqueue: build as tests/all.cpp says") {
     CHECK(NETIO_HAS_KQUEUE == 1);
 }
 #endif

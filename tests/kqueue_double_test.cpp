@@ -1,5 +1,5 @@
 // The test double of kqueue keeps what its header promises: one case a behaviour of kqueue(2).
-#if defined(__linux__) && __has_include(<sys/event.h>)
+#if defined(__linux__) && defined(NETIO_USE_KQUEUE)
 
 #include "tests/sockets.hpp"
 

@@ -75,8 +75,9 @@ ROWS = (
 )
 NO_ALLOCATION = "no allocation"
 
-NATIVE = ("g++", "-Itests/kqueue_double")
-WIRE = ("-static", "-Itests/kqueue_double")
+KQUEUE = ("-Itests/kqueue_double", "-DNETIO_USE_KQUEUE=1")
+NATIVE = ("g++", *KQUEUE)
+WIRE = ("-static", *KQUEUE)
 TRAP = "the trap of tests/no_heap replaces glibc's malloc on this machine"
 CRASHES = "qemu-i386 7.2 gives a thread's TLS to the main thread at the next signal"
 
@@ -248,7 +249,7 @@ def allocations(column):
     if not source.exists():
         return "no program of tests/no_heap"
     program = BUILD / f"no_heap_{column.allocations}"
-    words = ["g++", "-std=c++20", "-O1", "-I.", "-Itests/kqueue_double", str(source),
+    words = ["g++", "-std=c++20", "-O1", "-I.", *KQUEUE, str(source),
              "tests/no_heap/trap.cpp", "-o", str(program), "-pthread"]
     if subprocess.run(words, cwd=ROOT, stderr=subprocess.DEVNULL).returncode != 0:
         return "does not build"

@@ -38,8 +38,8 @@ object_of() {
 scenario_of() {
     local source=$1 compiler=$2 program
     program=$NETIO_BUILD/$(basename "$source" .cpp).$compiler
-    if ! "$compiler" "${plain[@]}" -Itests/kqueue_double "$source" tests/no_heap/trap.cpp \
-        -o "$program" -pthread; then
+    if ! "$compiler" "${plain[@]}" -Itests/kqueue_double -DNETIO_USE_KQUEUE=1 "$source" \
+        tests/no_heap/trap.cpp -o "$program" -pthread; then
         echo "not ok no_heap: $source by $compiler: does not build"
         return
     fi

@@ -6,6 +6,7 @@ set -u
 tests=(endpoint slab wheel proxy envelope post_queue conformance_epoll service_epoll)
 [ -z "${NETIO_LONG:-}" ] || tests=(all)
 units=()
+kqueue=(-Itests/kqueue_double -DNETIO_USE_KQUEUE=1)
 
 # The tests as one unit: $NETIO_BUILD/unit.cpp.
 write_unit() {
@@ -21,7 +22,7 @@ write_unit() {
 built() {
     local name=$1
     shift
-    if ! "$@" -I. -Itests/kqueue_double -o "$NETIO_BUILD/$name" >"$NETIO_BUILD/$name.log" 2>&1; then
+    if ! "$@" -I. "${kqueue[@]}" -o "$NETIO_BUILD/$name" >"$NETIO_BUILD/$name.log" 2>&1; then
         grep -m 8 -E 'error|undefined' "$NETIO_BUILD/$name.log"
         echo "not ok odd_builds: $name: it does not build: see above"
         return 1
@@ -92,7 +93,20 @@ END
     fi
 }
 
+# Somebody's <sys/event.h> on the include path changes nothing if nobody asked for it.
+stray_kqueue() {
+    local text='#include "netio.hpp"
+static_assert(NETIO_HAS_KQUEUE == WANTED);'
+    if g++ -std=c++20 -I. -Itests/kqueue_double -DWANTED=0 -fsyntax-only -xc++ - <<<"$text" &&
+        g++ -std=c++20 -I. "${kqueue[@]}" -DWANTED=1 -fsyntax-only -xc++ - <<<"$text"; then
+        echo "ok odd_builds: kqueue on Linux where it is asked for, and nowhere else"
+    else
+        echo "not ok odd_builds: kqueue on Linux where it is asked for, and nowhere else: see above"
+    fi
+}
+
 write_unit
+stray_kqueue
 planted_overflow
 libcxx
 lane checked_23 "C++23, checks of libstdc++" g++ -std=c++23 -D_GLIBCXX_ASSERTIONS -O0

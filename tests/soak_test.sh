@@ -32,5 +32,5 @@ NETIO_STACK_MAX=16384 soak plain "$connections" 4 g++ -O2
 soak address "$connections" 2 clang++ -O1 -g -fsanitize=address,undefined \
     -fno-sanitize-recover=undefined
 soak thread "$threaded" 4 clang++ -O1 -g -fsanitize=thread
-NETIO_STACK_MAX=16384 soak kqueue 20000 4 g++ -O2 -Itests/kqueue_double \
+NETIO_STACK_MAX=16384 soak kqueue 20000 4 g++ -O2 -Itests/kqueue_double -DNETIO_USE_KQUEUE=1 \
     '-DNETIO_BACKEND_HEADER="tests/kqueue_default.hpp"'

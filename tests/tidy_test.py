@@ -132,7 +132,8 @@ def about_parts():
     passes("base may choose", {"src/base.hpp": part("#if 1", "#endif",
                                                     title=title.format("base.hpp"))})
     passes("platform may choose", {"platform/part.hpp": part("#ifdef _WIN32", "#endif")})
-    list_text = ("// g++ -std=c++20 -I. -Itests/kqueue_double tests/all.cpp -o all\n"
+    list_text = ("// g++ -std=c++20 -I. -Itests/kqueue_double -DNETIO_USE_KQUEUE=1 "
+                 "tests/all.cpp -o all\n"
                  "// Every test as one unit. "
                  "The list is kept whole by tests/tidy.py: `tests/tidy.py --write-all`.\n"
                  '#include "tests/main.cpp"\n\n#include "tests/a_test.cpp"\n')
