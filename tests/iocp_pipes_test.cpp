@@ -270,6 +270,10 @@ TEST_CASE("pipes: what can't be is refused, and nothing is held") {
     CHECK(why(path, access(long_text)) == error::option_invalid);
     CHECK(why(path, access(std::string_view("D:\0", 3))) == error::option_invalid);
     CHECK(why("netio.socket", access("D:P(A;;GA;;;OW)")) == error::not_supported);
+    netio::listen_options over_tcp;
+    over_tcp.pipe_access = "D:P(A;;GA;;;OW)";
+    CHECK(pipe_backend::listen({netio::loopback_ipv4(0), {}}, over_tcp).status.why ==
+          error::not_supported);
     CHECK(why(path, [](auto& how) { how.socket.dscp = 1; }) == error::not_supported);
     CHECK(why(path, [](auto& how) { how.socket.bind_device = "x"; }) == error::not_supported);
     pipe_world w;
@@ -331,7 +335,7 @@ TEST_CASE("pipes: a client that came before the wait, and may be gone again, is 
         w.kernel.start_receive(pipe_a, {}, 1000);
         CHECK(w.until([&] { return w.text[0] == "early"; }));
         pipe_sys::early.close();
-        CHECK(w.until([&] { return w.receive_idle(pipe_a); }));
+        REQUIRE(w.until([&] { return w.receive_idle(pipe_a); }));
         CHECK(w.last(pipe_a, operation::receive)->kind == event_kind::ended);
     }
     pipe_world w;
@@ -361,7 +365,7 @@ TEST_CASE("pipes: a client's process is told") {
     CHECK(accepted.peer.scope_id != ::GetCurrentProcessId());
     REQUIRE(w.attach(accepted.handle, pipe_b));
     w.kernel.start_receive(pipe_b, {}, 1000);
-    CHECK(w.until([&] { return w.receive_idle(pipe_b); }));
+    REQUIRE(w.until([&] { return w.receive_idle(pipe_b); }));
     CHECK(w.text[1].starts_with("from a child"));
     CHECK(w.last(pipe_b, operation::receive)->kind == event_kind::ended);
     ::WaitForSingleObject(child.hProcess, 20'000);
@@ -578,11 +582,11 @@ TEST_CASE("pipes: end_send ends the receive too, after what has come") {
     for (const token each : {pipe_a, pipe_b, pipe_c}) {
         w.kernel.end_send(each);
     }
-    CHECK(w.until([&] { return w.receive_idle(pipe_a) && w.receive_idle(pipe_b); }));
+    REQUIRE(w.until([&] { return w.receive_idle(pipe_a) && w.receive_idle(pipe_b); }));
     CHECK(w.last(pipe_a, operation::receive)->kind == event_kind::ended);
     CHECK(w.last(pipe_b, operation::receive)->kind == event_kind::ended);
     pipe_suite::receive_into(w, pipe_c, place);
-    CHECK(w.until([&] { return w.receive_idle(pipe_c); }));
+    REQUIRE(w.until([&] { return w.receive_idle(pipe_c); }));
     CHECK(w.text[2] == "before");
     w.kernel.start_receive(pipe_c, {}, 1000);
     CHECK(w.until([&] { return w.last(pipe_c, operation::receive)->kind == event_kind::ended; }));
