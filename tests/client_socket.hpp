@@ -48,10 +48,6 @@ inline bool was_reset() noexcept {
     const int why = ::WSAGetLastError();
     return why == WSAECONNRESET || why == WSAECONNABORTED || why == WSAESHUTDOWN;
 }
-/// Wine tells a reset as an end while some other socket of the system is in TIME_WAIT.
-inline bool tells_every_reset() noexcept {
-    return ::GetProcAddress(::GetModuleHandleA("ntdll.dll"), "wine_get_version") == nullptr;
-}
 inline std::string unix_name(const char* of) {
     return "netio-" + std::string(of) + "-" + std::to_string(::GetCurrentProcessId());
 }
@@ -60,7 +56,6 @@ inline void remove_unix_name(const std::string& name) noexcept { ::DeleteFileA(n
 #else
 
 inline bool was_reset() noexcept { return errno == ECONNRESET || errno == EPIPE; }
-constexpr bool tells_every_reset() noexcept { return true; }
 
 /// A name for a unix socket of this process that nobody else has.
 inline std::string unix_name(const char* of) {
@@ -222,8 +217,6 @@ public:
         pull(~std::size_t{0});
         return reset_;
     }
-    /// A reset was told. Where the system may tell one as an end, an end will do.
-    bool saw_reset() { return was_reset() || (ended_ && !client_os::tells_every_reset()); }
     bool over() { return ended() || reset_; }
 
     void shutdown() noexcept { ::shutdown(socket_, 1); }  // SHUT_WR, SD_SEND
@@ -243,6 +236,7 @@ public:
 private:
     void swap(client_socket& other) noexcept {
         std::swap(socket_, other.socket_);
+        std::swap(peer_port_, other.peer_port_);
         std::swap(arrived_, other.arrived_);
         std::swap(connected_, other.connected_);
         std::swap(ended_, other.ended_);
@@ -255,6 +249,7 @@ private:
             client_os::set_receive_bytes(socket_, receive_bytes);
         }
         connected_ = ::connect(socket_, to.get(), to.size) == 0;
+        peer_port_ = plain::peer_port_of(socket_);
         client_os::set_non_blocking(socket_);
     }
     void bind(int type) {
@@ -267,7 +262,8 @@ private:
         char part[65'536];
         while (socket_ != client_os::no_socket && most != 0 && !ended_ && !reset_) {
             const auto count =
-                client_os::receive(socket_, part, most < sizeof(part) ? most : sizeof(part));
+                client_os::receive(socket_, part, most < sizeof(part) ? most : sizeof(part),
+                                   peer_port_);
             if (count > 0) {
                 arrived_.append(part, static_cast<std::size_t>(count));
                 most -= static_cast<std::size_t>(count);
@@ -281,6 +277,7 @@ private:
     }
 
     client_os::socket_type socket_ = client_os::no_socket;
+    std::uint16_t peer_port_ = 0;
     std::string arrived_;
     bool connected_ = false;
     bool ended_ = false;

@@ -26,6 +26,7 @@ public:
     explicit conformance_socket_peer(plain::socket_type socket) : of_(std::make_shared<state>()) {
         of_->socket = socket;
         of_->local = plain::local_of(socket);
+        of_->peer_port = plain::peer_port_of(socket);
         plain::set_non_blocking(socket);
     }
 
@@ -76,6 +77,7 @@ private:
         }
         plain::socket_type socket = plain::no_socket;
         endpoint local{};
+        std::uint16_t peer_port = 0;
         std::string arrived;
         bool ended = false;
         bool reset = false;
@@ -84,7 +86,8 @@ private:
     void pull() {
         char part[65536];
         while (of_ != nullptr && of_->socket != plain::no_socket && !of_->ended && !of_->reset) {
-            const std::int64_t count = plain::receive(of_->socket, part, sizeof(part));
+            const std::int64_t count =
+                plain::receive(of_->socket, part, sizeof(part), of_->peer_port);
             if (count > 0) {
                 of_->arrived.append(part, static_cast<std::size_t>(count));
             } else if (count == 0) {

@@ -200,7 +200,7 @@ struct service_server {
         client_socket client(w.listen());
         const std::string text(4 * service_limits.buffer_bytes, 'x');
         w.exchange(client, text, 1);
-        CHECK(client.saw_reset());
+        CHECK(client.was_reset());
         CHECK(w.until_closed(1));
         CHECK(w.handler.reasons.back().kind == kind::input_too_long);
     }
@@ -431,7 +431,7 @@ struct service_server {
             CHECK(w.exchange(second, "b") == "b");
             client_socket third(at);
             CHECK(w.until([&] { return third.over(); }));
-            CHECK(third.saw_reset());
+            CHECK(third.was_reset());
             CHECK(w.server().stats().counts.refused == 1);
             CHECK(w.events.all.back().reason.cause() ==
                   (global ? netio::refusal_cause::global_cap : netio::refusal_cause::listener_cap));
@@ -454,7 +454,7 @@ struct service_server {
         };
         client_socket client(w.listen());
         w.exchange(client, "kill me", 1);
-        CHECK(client.saw_reset());
+        CHECK(client.was_reset());
         CHECK(w.until_closed(1));
         CHECK(w.handler.reasons.back() == netio::close_reason{kind::killed, 7});
     }
@@ -572,7 +572,7 @@ struct service_server {
             client_socket client(at);
             CHECK(client.send(begun) == begun.size());
             CHECK(w.until([&] { return client.over(); }));
-            CHECK(client.saw_reset());
+            CHECK(client.was_reset());
             CHECK(w.until([&] { return w.server().stats().open == 0; }));
             CHECK(w.events.all.back().reason.kind == kind::preface_timeout);
         }
@@ -642,7 +642,7 @@ struct service_server {
         CHECK(w.exchange(busy, "begin") == "begin");
         w.server().drain(100);
         CHECK(w.server().run() == netio::error::none);
-        CHECK(busy.saw_reset());
+        CHECK(busy.was_reset());
         CHECK(w.handler.reasons.back().kind == kind::drain_deadline);
     }
 
@@ -666,7 +666,7 @@ struct service_server {
             client.send("hello");
             echoed = settle(client, [&] { return client.arrived() == "hello"; });
             w.server().stop();
-            reset = settle(client, [&] { return client.saw_reset(); });
+            reset = settle(client, [&] { return client.was_reset(); });
         });
         CHECK(w.server().run() == netio::error::none);
         other.join();
@@ -823,7 +823,7 @@ struct service_server {
         }
         other.join();
         CHECK(turns < service_turns_max);
-        CHECK(client.saw_reset());
+        CHECK(client.was_reset());
     }
 };
 

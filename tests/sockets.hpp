@@ -59,8 +59,9 @@ inline bool on_wine() noexcept {
 }
 /// Wine tells an end of stream where the peer has reset: its server fetches the error before
 /// anybody can read it. The kernel below knows: a socket without a peer was reset, or is in
-/// TIME_WAIT.
-inline int told_by_wine(SOCKET from, int count) noexcept {
+/// TIME_WAIT. Others may linger on the same port of ours: `peer_port` says which one is meant; 0,
+/// where nobody knows, is any.
+inline int told_by_wine(SOCKET from, int count, std::uint16_t peer_port = 0) noexcept {
     sockaddr_in here{}, there{};
     int here_bytes = sizeof(here), there_bytes = sizeof(there);
     if (count != 0 || !on_wine() ||
@@ -72,9 +73,10 @@ inline int told_by_wine(SOCKET from, int count) noexcept {
     bool lingers = table == nullptr;
     char line[256];
     while (!lingers && std::fgets(line, sizeof(line), table) != nullptr) {
-        unsigned local = 0, state = 0;
-        lingers = std::sscanf(line, " %*d: %*[^:]:%x %*[^:]:%*x %x", &local, &state) == 2 &&
-                  local == ntohs(here.sin_port) && state == 6;
+        unsigned local = 0, remote = 0, state = 0;
+        lingers = std::sscanf(line, " %*d: %*[^:]:%x %*[^:]:%x %x", &local, &remote, &state) == 3 &&
+                  local == ntohs(here.sin_port) && (peer_port == 0 || remote == peer_port) &&
+                  state == 6;
     }
     if (table != nullptr) {
         std::fclose(table);
@@ -122,7 +124,9 @@ inline bool readable(socket_type one, int timeout_ms) noexcept {
     pollfd of{one, POLLIN, 0};
     return ::poll(&of, 1, timeout_ms) == 1;
 }
-inline std::int64_t told_by_wine(int, std::int64_t count) noexcept { return count; }
+inline std::int64_t told_by_wine(int, std::int64_t count, std::uint16_t = 0) noexcept {
+    return count;
+}
 /// Handles that this process holds, to compare two moments.
 inline std::size_t open_handles() noexcept {
     std::size_t count = 0;
@@ -166,6 +170,14 @@ inline netio::endpoint local_of(socket_type of) noexcept {
     std::memcpy(out.address.data(), &where.sin_addr, 4);
     return out;
 }
+/// 0 where there is no peer, or none with a port.
+inline std::uint16_t peer_port_of(socket_type of) noexcept {
+    sockaddr_in where{};
+    socklen_t size = sizeof(where);
+    const bool known = ::getpeername(of, reinterpret_cast<sockaddr*>(&where), &size) == 0;
+    // IPv6 has its port at the same place.
+    return known && where.sin_family != AF_UNIX ? ntohs(where.sin_port) : std::uint16_t{0};
+}
 inline void bind_loopback(socket_type what) noexcept {
     const sockaddr_in where = address_of(netio::loopback_ipv4(0));
     ::bind(what, reinterpret_cast<const sockaddr*>(&where), sizeof(where));
@@ -184,8 +196,9 @@ inline std::int64_t send_to(socket_type to, std::string_view text,
     return ::sendto(to, text.data(), static_cast<size_type>(text.size()), send_flags,
                     reinterpret_cast<const sockaddr*>(&where), sizeof(where));
 }
-inline std::int64_t receive(socket_type from, char* into, std::size_t count) noexcept {
-    return told_by_wine(from, ::recv(from, into, static_cast<size_type>(count), 0));
+inline std::int64_t receive(socket_type from, char* into, std::size_t count,
+                            std::uint16_t peer_port = 0) noexcept {
+    return told_by_wine(from, ::recv(from, into, static_cast<size_type>(count), 0), peer_port);
 }
 inline void end_sending(socket_type of) noexcept { ::shutdown(of, no_more_sends); }
 /// From now on its close is a reset.

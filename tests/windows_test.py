@@ -38,7 +38,6 @@ SUITES = {
 # What Wine does otherwise than Windows, and what of the service's suite it therefore cannot show.
 WINE_HAS_NOT = {
     "leak*": "connections that are reset before their accept are never accepted",
-    "wiping*": "the same",
 }
 
 ENVIRONMENT = {**os.environ, "WINEPREFIX": str(BUILD / "wine"), "WINEDEBUG": "-all"}
