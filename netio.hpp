@@ -5630,7 +5630,7 @@ public:
     std::uint32_t peer_process_id() const noexcept;
     /// The listener's index, or 255 for a connection without one.
     std::uint32_t listener() const noexcept { return listener_; }
-    netio::origin origin() const noexcept { return origin_; }
+    netio::origin origin() const noexcept { return static_cast<netio::origin>(origin_); }
     std::uint32_t worker() const noexcept;
     /// True if PROXY named the client (not for LOCAL and UNSPEC headers).
     bool proxied() const noexcept;
@@ -5757,7 +5757,8 @@ private:
     output_queue::position output_;
     connection_state_kind state_;
     std::uint8_t listener_;
-    netio::origin origin_;
+    std::uint8_t origin_ : 2;
+    std::uint8_t sent_in_ : 6;     // the last bits of the turn that last sent
 };
 static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");
 
@@ -5912,7 +5913,7 @@ struct worker_core {
             c.core_ = reinterpret_cast<std::uintptr_t>(this);
             c.handle_ = no_handle;
             c.state_ = state;
-            c.origin_ = from;
+            c.origin_ = static_cast<std::uint8_t>(from) & 3;
             c.listener_ = 255;
             c.in_at_ = now_up_ms;
             c.out_at_ = now_up_ms;
@@ -6374,7 +6375,7 @@ inline proxy::tlv_list connection::tlvs() const noexcept {
     return core().opening != nullptr ? core().opening->tlvs : proxy::tlv_list{};
 }
 inline std::uint64_t connection::connect_word() const noexcept {
-    return origin_ == netio::origin::connected ? core().word_of(index()) : 0;
+    return origin() == netio::origin::connected ? core().word_of(index()) : 0;
 }
 inline std::uint64_t connection::age_ms() const noexcept {
     const auto now = static_cast<std::uint32_t>(core().now_ms / 16);
@@ -6486,7 +6487,7 @@ inline void worker_core::free_slot(connection& c) noexcept {
     if (c.has(connection::user_used)) {
         wipe(user[index], user_bytes);
     }
-    if (c.origin_ == origin::connected) {
+    if (c.origin() == origin::connected) {
         store_word(index, 0);
     }
     if (c.has(connection::discarding)) {
@@ -7881,6 +7882,7 @@ public:
         timer_due_ns_ = 0;
         spare_.refill();
         wake_word_.open();
+        accepts_ = {};
         open_ = true;
         return {};
     }
@@ -7928,7 +7930,10 @@ public:
         forget(at);
     }
 
-    void bound_accepts(std::uint32_t most) noexcept { accepts_.set(most); }
+    void bound_accepts(std::uint32_t most) noexcept {
+        NETIO_ASSERT(most != 0);
+        accepts_.set(most);
+    }
 
     os_status start_connect(const stream_address& address, const socket_options& options,
                             token who) noexcept {
@@ -8177,7 +8182,7 @@ private:
     static constexpr std::uint64_t timer_slack_ns = 1'000'000;
     static constexpr std::uint64_t timer_least_ns = 2'000'000;
     static constexpr token timer_token = token::of(1, 0, operation::wake);
-    static constexpr std::uint64_t timer_most_ns = std::uint64_t{1} << 62;
+    static constexpr std::uint64_t timer_most_ns = std::uint64_t{1} << 60;  // 31 bits of seconds
 
     static constexpr std::uint32_t accepts_max = 64;
     static constexpr std::uint32_t datagrams_max = 16;
@@ -8939,6 +8944,7 @@ public:
         }
         spare_.refill();
         wake_word_.open();
+        accepts_ = {};
         open_ = true;
         return {};
     }
@@ -8984,7 +8990,10 @@ public:
         forget(at);
     }
 
-    void bound_accepts(std::uint32_t most) noexcept { accepts_.set(most); }
+    void bound_accepts(std::uint32_t most) noexcept {
+        NETIO_ASSERT(most != 0);
+        accepts_.set(most);
+    }
 
     os_status start_connect(const stream_address& address, const socket_options& options,
                             token who) noexcept {
@@ -10067,6 +10076,7 @@ public:
         wake_ = ends[1];
         wake_word_.open();
         spare_.refill();
+        accepts_ = {};
         open_ = true;
         return {};
     }
@@ -10109,7 +10119,10 @@ public:
 
     // ---- connections
 
-    void bound_accepts(std::uint32_t most) noexcept { accepts_.set(most); }
+    void bound_accepts(std::uint32_t most) noexcept {
+        NETIO_ASSERT(most != 0);
+        accepts_.set(most);
+    }
 
     os_status start_connect(const stream_address& address, const socket_options& options,
                             token who) noexcept {
@@ -10387,7 +10400,6 @@ private:
         watch(at);
     }
 
-    /// Keeps what a send gave (or errno) for the next wait; without room it is tried again later.
     std::uint32_t sender_of(token who) const noexcept {
         const std::uint32_t at = connection_of(who);
         NETIO_ASSERT((entries_[at].flags & (attached | closing)) == attached);
@@ -10395,6 +10407,7 @@ private:
         return at;
     }
 
+    /// Keeps what a send gave (or errno) for the next wait; without room it is tried again later.
     void keep_sent(std::uint32_t at, ssize_t sent, bytes what) noexcept {
         entry& of = entries_[at];
         if (sent < 0 && errno == EAGAIN) {
@@ -14157,6 +14170,9 @@ struct turn_bounds {
     static constexpr std::uint32_t swept_slots = 4096;
 };
 
+/// Less than this until something is due: a look at the clock is worth its price.
+inline constexpr std::uint64_t due_soon_ns = 2'000'000'000;
+
 /// A listener out of descriptors rests 1 ms, then twice as long each time, up to a second.
 inline constexpr std::uint32_t accept_pause_first_ms = 1;
 inline constexpr std::uint32_t accept_pause_last_ms = 1000;
@@ -14199,9 +14215,12 @@ public:
         if (is_over()) {
             return false;
         }
-        // The clock as the last turn read it: a loop that turns without a pause needs no second
-        // look, and another one waits at most `timeout_ns` anyway.
-        const std::uint64_t until_due = sleep_ns(w_.now_ns);
+        // From the clock as the last turn read it, which is late by what that turn took: where
+        // something is due soon it is read again.
+        std::uint64_t until_due = sleep_ns(w_.now_ns);
+        if (until_due != 0 && until_due < due_soon_ns) {
+            until_due = sleep_ns();
+        }
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         bound_accepts();
         const std::uint32_t count = w_.backend.wait({w_.events, w_.event_count}, most);
@@ -14318,6 +14337,7 @@ public:
         w_.stopping = true;
         core_.shut = 1;
         core_.torn_down = true;
+        accept_at_most(none_index);
         while (!nothing_left()) {
             sweep_all();
             const std::uint32_t count =
@@ -14685,11 +14705,25 @@ private:
     /// Others may have slots where this worker has none: it accepts no more than it can keep. One
     /// that still accepts without a slot does so to refuse.
     void bound_accepts() noexcept {
+        if (core_.shared->worker_count == 1) {
+            return;
+        }
+        hold_back_accepts();
+        const std::uint32_t free = core_.connections - core_.slots.in_use();
+        if (free != 0) {
+            go_on_accepting();
+        }
+        accept_at_most(free != 0 ? free : none_index);
+    }
+    void accept_at_most(std::uint32_t most) noexcept {
         if constexpr (backend_bounds_accepts<Backend>) {
-            if (core_.shared->worker_count != 1) {
-                const std::uint32_t free = core_.connections - core_.slots.in_use();
-                w_.backend.bound_accepts(free != 0 ? free : none_index);
-            }
+            w_.backend.bound_accepts(most);
+        }
+    }
+    void go_on_accepting() noexcept {
+        if (w_.accepts_held_back) {
+            w_.accepts_held_back = false;
+            start_listening();
         }
     }
 
@@ -14697,7 +14731,7 @@ private:
     /// Where nobody has a slot left the last one to notice goes on accepting, to refuse.
     void hold_back_accepts() noexcept {
         const detail::shared_state& shared = *core_.shared;
-        if (core_.slots.in_use() != core_.connections ||
+        if (w_.accepts_held_back || core_.slots.in_use() != core_.connections ||
             shared.open_count.load(detail::ordering::relaxed) >= shared.connections_max) {
             return;
         }
@@ -15156,8 +15190,7 @@ private:
         const std::span<const bytes> slices(pieces, c.output().gather(pieces));
         c.out_at_ = core_.now_up_ms;
         if constexpr (backend_sends_now<Backend>) {
-            // Who waits for room is told by an event: no callback comes from here.
-            if (!c.has(flags::refused)) {
+            if (may_send_now(c)) {
                 if (w_.backend.send_now(who_of(c), slices)) {
                     took(c, bytes_of(slices));
                 } else {
@@ -15168,6 +15201,15 @@ private:
         }
         c.set(flags::sending);
         w_.backend.start_send(who_of(c), slices);
+    }
+
+    /// Who waits for room is told by an event: no callback comes from here. And what many others
+    /// write to one connection in a turn goes out in few pieces: after the first, the next one is
+    /// outstanding until the wait, and the rest gathers behind it.
+    bool may_send_now(connection& c) noexcept {
+        const bool first = c.sent_in_ != core_.counts.turns % 64;
+        c.sent_in_ = core_.counts.turns % 64;
+        return (first || &c == core_.current) && !c.has(flags::refused);
     }
 
     /// The kernel has so many bytes of the output.
@@ -15224,7 +15266,7 @@ private:
         }
         if (c.state_ == kind::open) {
             start_output(c);
-            if (w_.draining && core_.counts.turns >= w_.sweep_from_turn && is_idle(c)) {
+            if (w_.draining && was_swept(c) && is_idle(c)) {
                 c.because(close_kind::drained);
                 c.set(flags::close_wanted | flags::end_wanted);
             }
@@ -15344,7 +15386,7 @@ private:
                 handler_.on_close(c, c.reason());
                 after_callback();
             }
-        } else if (c.origin_ == origin::connected) {
+        } else if (c.origin() == origin::connected) {
             if constexpr (detail::names_on_connect_failed<Handler>) {
                 handler_.on_connect_failed(c.connect_word(), failure_of(c.reason()));
                 after_callback();
@@ -15356,10 +15398,7 @@ private:
             c.window_end_ = c.window_capacity();  // the kernel may have written there unreported
         }
         core_.free_slot(c);
-        if (w_.accepts_held_back) {
-            w_.accepts_held_back = false;
-            start_listening();
-        }
+        go_on_accepting();
     }
 
     static error failure_of(close_reason reason) noexcept {
@@ -15485,7 +15524,7 @@ private:
     }
 
     void start_accept(std::uint32_t listener) noexcept {
-        if (w_.stopping || w_.draining) {
+        if (w_.stopping || w_.draining || w_.accepts_held_back) {
             return;
         }
         detail::listener_entry& from = core_.shared->listeners[listener];
@@ -15596,6 +15635,12 @@ private:
             }
         }
         settle(c);
+    }
+
+    /// A drain lets it end: it was told, and what came in the same turn was taken.
+    bool was_swept(const connection& c) const noexcept {
+        return core_.counts.turns >= w_.sweep_from_turn &&
+               !(w_.sweeping && core_.index_of(c) >= w_.sweep_at);
     }
 
     /// Nothing under way: a drain need not wait for it.

@@ -191,6 +191,7 @@ public:
         timer_due_ns_ = 0;
         spare_.refill();
         wake_word_.open();
+        accepts_ = {};
         open_ = true;
         return {};
     }
@@ -238,7 +239,10 @@ public:
         forget(at);
     }
 
-    void bound_accepts(std::uint32_t most) noexcept { accepts_.set(most); }
+    void bound_accepts(std::uint32_t most) noexcept {
+        NETIO_ASSERT(most != 0);
+        accepts_.set(most);
+    }
 
     os_status start_connect(const stream_address& address, const socket_options& options,
                             token who) noexcept {
@@ -487,7 +491,7 @@ private:
     static constexpr std::uint64_t timer_slack_ns = 1'000'000;
     static constexpr std::uint64_t timer_least_ns = 2'000'000;
     static constexpr token timer_token = token::of(1, 0, operation::wake);
-    static constexpr std::uint64_t timer_most_ns = std::uint64_t{1} << 62;
+    static constexpr std::uint64_t timer_most_ns = std::uint64_t{1} << 60;  // 31 bits of seconds
 
     static constexpr std::uint32_t accepts_max = 64;
     static constexpr std::uint32_t datagrams_max = 16;

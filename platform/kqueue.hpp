@@ -153,6 +153,7 @@ public:
         }
         spare_.refill();
         wake_word_.open();
+        accepts_ = {};
         open_ = true;
         return {};
     }
@@ -198,7 +199,10 @@ public:
         forget(at);
     }
 
-    void bound_accepts(std::uint32_t most) noexcept { accepts_.set(most); }
+    void bound_accepts(std::uint32_t most) noexcept {
+        NETIO_ASSERT(most != 0);
+        accepts_.set(most);
+    }
 
     os_status start_connect(const stream_address& address, const socket_options& options,
                             token who) noexcept {

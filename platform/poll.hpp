@@ -131,6 +131,7 @@ public:
         wake_ = ends[1];
         wake_word_.open();
         spare_.refill();
+        accepts_ = {};
         open_ = true;
         return {};
     }
@@ -173,7 +174,10 @@ public:
 
     // ---- connections
 
-    void bound_accepts(std::uint32_t most) noexcept { accepts_.set(most); }
+    void bound_accepts(std::uint32_t most) noexcept {
+        NETIO_ASSERT(most != 0);
+        accepts_.set(most);
+    }
 
     os_status start_connect(const stream_address& address, const socket_options& options,
                             token who) noexcept {
@@ -451,7 +455,6 @@ private:
         watch(at);
     }
 
-    /// Keeps what a send gave (or errno) for the next wait; without room it is tried again later.
     std::uint32_t sender_of(token who) const noexcept {
         const std::uint32_t at = connection_of(who);
         NETIO_ASSERT((entries_[at].flags & (attached | closing)) == attached);
@@ -459,6 +462,7 @@ private:
         return at;
     }
 
+    /// Keeps what a send gave (or errno) for the next wait; without room it is tried again later.
     void keep_sent(std::uint32_t at, ssize_t sent, bytes what) noexcept {
         entry& of = entries_[at];
         if (sent < 0 && errno == EAGAIN) {

@@ -240,7 +240,7 @@ public:
     std::uint32_t peer_process_id() const noexcept;
     /// The listener's index, or 255 for a connection without one.
     std::uint32_t listener() const noexcept { return listener_; }
-    netio::origin origin() const noexcept { return origin_; }
+    netio::origin origin() const noexcept { return static_cast<netio::origin>(origin_); }
     std::uint32_t worker() const noexcept;
     /// True if PROXY named the client (not for LOCAL and UNSPEC headers).
     bool proxied() const noexcept;
@@ -367,7 +367,8 @@ private:
     output_queue::position output_;
     connection_state_kind state_;
     std::uint8_t listener_;
-    netio::origin origin_;
+    std::uint8_t origin_ : 2;
+    std::uint8_t sent_in_ : 6;     // the last bits of the turn that last sent
 };
 static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");
 
@@ -522,7 +523,7 @@ struct worker_core {
             c.core_ = reinterpret_cast<std::uintptr_t>(this);
             c.handle_ = no_handle;
             c.state_ = state;
-            c.origin_ = from;
+            c.origin_ = static_cast<std::uint8_t>(from) & 3;
             c.listener_ = 255;
             c.in_at_ = now_up_ms;
             c.out_at_ = now_up_ms;
@@ -984,7 +985,7 @@ inline proxy::tlv_list connection::tlvs() const noexcept {
     return core().opening != nullptr ? core().opening->tlvs : proxy::tlv_list{};
 }
 inline std::uint64_t connection::connect_word() const noexcept {
-    return origin_ == netio::origin::connected ? core().word_of(index()) : 0;
+    return origin() == netio::origin::connected ? core().word_of(index()) : 0;
 }
 inline std::uint64_t connection::age_ms() const noexcept {
     const auto now = static_cast<std::uint32_t>(core().now_ms / 16);
@@ -1096,7 +1097,7 @@ inline void worker_core::free_slot(connection& c) noexcept {
     if (c.has(connection::user_used)) {
         wipe(user[index], user_bytes);
     }
-    if (c.origin_ == origin::connected) {
+    if (c.origin() == origin::connected) {
         store_word(index, 0);
     }
     if (c.has(connection::discarding)) {

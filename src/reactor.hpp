@@ -16,6 +16,9 @@ struct turn_bounds {
     static constexpr std::uint32_t swept_slots = 4096;
 };
 
+/// Less than this until something is due: a look at the clock is worth its price.
+inline constexpr std::uint64_t due_soon_ns = 2'000'000'000;
+
 /// A listener out of descriptors rests 1 ms, then twice as long each time, up to a second.
 inline constexpr std::uint32_t accept_pause_first_ms = 1;
 inline constexpr std::uint32_t accept_pause_last_ms = 1000;
@@ -58,9 +61,12 @@ public:
         if (is_over()) {
             return false;
         }
-        // The clock as the last turn read it: a loop that turns without a pause needs no second
-        // look, and another one waits at most `timeout_ns` anyway.
-        const std::uint64_t until_due = sleep_ns(w_.now_ns);
+        // From the clock as the last turn read it, which is late by what that turn took: where
+        // something is due soon it is read again.
+        std::uint64_t until_due = sleep_ns(w_.now_ns);
+        if (until_due != 0 && until_due < due_soon_ns) {
+            until_due = sleep_ns();
+        }
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         bound_accepts();
         const std::uint32_t count = w_.backend.wait({w_.events, w_.event_count}, most);
@@ -177,6 +183,7 @@ public:
         w_.stopping = true;
         core_.shut = 1;
         core_.torn_down = true;
+        accept_at_most(none_index);
         while (!nothing_left()) {
             sweep_all();
             const std::uint32_t count =
@@ -544,11 +551,25 @@ private:
     /// Others may have slots where this worker has none: it accepts no more than it can keep. One
     /// that still accepts without a slot does so to refuse.
     void bound_accepts() noexcept {
+        if (core_.shared->worker_count == 1) {
+            return;
+        }
+        hold_back_accepts();
+        const std::uint32_t free = core_.connections - core_.slots.in_use();
+        if (free != 0) {
+            go_on_accepting();
+        }
+        accept_at_most(free != 0 ? free : none_index);
+    }
+    void accept_at_most(std::uint32_t most) noexcept {
         if constexpr (backend_bounds_accepts<Backend>) {
-            if (core_.shared->worker_count != 1) {
-                const std::uint32_t free = core_.connections - core_.slots.in_use();
-                w_.backend.bound_accepts(free != 0 ? free : none_index);
-            }
+            w_.backend.bound_accepts(most);
+        }
+    }
+    void go_on_accepting() noexcept {
+        if (w_.accepts_held_back) {
+            w_.accepts_held_back = false;
+            start_listening();
         }
     }
 
@@ -556,7 +577,7 @@ private:
     /// Where nobody has a slot left the last one to notice goes on accepting, to refuse.
     void hold_back_accepts() noexcept {
         const detail::shared_state& shared = *core_.shared;
-        if (core_.slots.in_use() != core_.connections ||
+        if (w_.accepts_held_back || core_.slots.in_use() != core_.connections ||
             shared.open_count.load(detail::ordering::relaxed) >= shared.connections_max) {
             return;
         }
@@ -1015,8 +1036,7 @@ private:
         const std::span<const bytes> slices(pieces, c.output().gather(pieces));
         c.out_at_ = core_.now_up_ms;
         if constexpr (backend_sends_now<Backend>) {
-            // Who waits for room is told by an event: no callback comes from here.
-            if (!c.has(flags::refused)) {
+            if (may_send_now(c)) {
                 if (w_.backend.send_now(who_of(c), slices)) {
                     took(c, bytes_of(slices));
                 } else {
@@ -1027,6 +1047,15 @@ private:
         }
         c.set(flags::sending);
         w_.backend.start_send(who_of(c), slices);
+    }
+
+    /// Who waits for room is told by an event: no callback comes from here. And what many others
+    /// write to one connection in a turn goes out in few pieces: after the first, the next one is
+    /// outstanding until the wait, and the rest gathers behind it.
+    bool may_send_now(connection& c) noexcept {
+        const bool first = c.sent_in_ != core_.counts.turns % 64;
+        c.sent_in_ = core_.counts.turns % 64;
+        return (first || &c == core_.current) && !c.has(flags::refused);
     }
 
     /// The kernel has so many bytes of the output.
@@ -1083,7 +1112,7 @@ private:
         }
         if (c.state_ == kind::open) {
             start_output(c);
-            if (w_.draining && core_.counts.turns >= w_.sweep_from_turn && is_idle(c)) {
+            if (w_.draining && was_swept(c) && is_idle(c)) {
                 c.because(close_kind::drained);
                 c.set(flags::close_wanted | flags::end_wanted);
             }
@@ -1203,7 +1232,7 @@ private:
                 handler_.on_close(c, c.reason());
                 after_callback();
             }
-        } else if (c.origin_ == origin::connected) {
+        } else if (c.origin() == origin::connected) {
             if constexpr (detail::names_on_connect_failed<Handler>) {
                 handler_.on_connect_failed(c.connect_word(), failure_of(c.reason()));
                 after_callback();
@@ -1215,10 +1244,7 @@ private:
             c.window_end_ = c.window_capacity();  // the kernel may have written there unreported
         }
         core_.free_slot(c);
-        if (w_.accepts_held_back) {
-            w_.accepts_held_back = false;
-            start_listening();
-        }
+        go_on_accepting();
     }
 
     static error failure_of(close_reason reason) noexcept {
@@ -1344,7 +1370,7 @@ private:
     }
 
     void start_accept(std::uint32_t listener) noexcept {
-        if (w_.stopping || w_.draining) {
+        if (w_.stopping || w_.draining || w_.accepts_held_back) {
             return;
         }
         detail::listener_entry& from = core_.shared->listeners[listener];
@@ -1455,6 +1481,12 @@ private:
             }
         }
         settle(c);
+    }
+
+    /// A drain lets it end: it was told, and what came in the same turn was taken.
+    bool was_swept(const connection& c) const noexcept {
+        return core_.counts.turns >= w_.sweep_from_turn &&
+               !(w_.sweeping && core_.index_of(c) >= w_.sweep_at);
     }
 
     /// Nothing under way: a drain need not wait for it.

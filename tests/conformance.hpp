@@ -1049,6 +1049,32 @@ struct conformance {
         w.close_accepted();
         return nullptr;
     }
+    /// Only where a backend offers it.
+    static verdict row_bound_accepts(World& w) {
+        using kernel = typename World::backend_type;
+        if constexpr (backend_bounds_accepts<kernel>) {
+            const auto accepted = [&w] { return w.count(acceptor); };
+            peer clients[3];
+            for (peer& each : clients) {
+                each = w.connect();
+            }
+            w.kernel.bound_accepts(1);
+            NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
+            NETIO_HOLDS(w.until([&] { return accepted() != 0; }));
+            w.quiet();
+            NETIO_HOLDS(accepted() == 1);
+            w.kernel.bound_accepts(2);
+            NETIO_HOLDS(w.until([&] { return accepted() == 3; }));
+            w.close_accepted();
+            w.kernel.close();
+            NETIO_HOLDS(w.open());  // and it is forgotten
+            NETIO_HOLDS(w.kernel.start_accept(w.listener, acceptor));
+            clients[0] = w.connect();
+            NETIO_HOLDS(w.until([&] { return accepted() == 4; }));
+            w.close_accepted();
+        }
+        return nullptr;
+    }
     static verdict row_connect(World& w) {
         NETIO_HOLDS(w.kernel.start_connect({w.outside(), {}}, {}, a));
         NETIO_HOLDS(w.until([&] { return w.count(a) == 1; }));
@@ -1431,76 +1457,75 @@ struct conformance {
         return nullptr;
     }
 
-    static std::span<const entry> all() noexcept {
-        static constexpr entry entries[] = {
-            {"P1", "a second receive is an assert", p1_receive},
-            {"P1", "a second send is an assert", p1_send},
-            {"P1", "a second accept, close or receive_from is an assert", p1_other},
-            {"P1", "starting after the end or without an attachment is an assert", p1_after_end},
-            {"P2", "a receive into memory gives one event", p2_into},
-            {"P2", "a receive with credit ends once, within credit and a buffer", p2_credit},
-            {"P2", "a vectored send gives one event", p2_send},
-            {"P2", "a send is done at once or gives one event", p2_send_now},
-            {"P2", "each client is accepted once", p2_accept},
-            {"P2", "a connect gives one event", p2_connect},
-            {"P2", "a close gives one event", p2_close},
-            {"P2", "interrupted calls are no failures", p2_signals},
-            {"P3", "closed is the last event, with operations outstanding", p3_last},
-            {"P4", "bytes come in order", p4_order},
-            {"P5", "no event from inside a start call", p5_start},
-            {"P6", "failures carry a reason and nothing is printed", p6_reasons},
-            {"P6", "no heap", p6_heap},
-            {"P7", "an idle connection holds no buffer", p7_idle},
-            {"P8", "receives refused for want of a buffer are served in order", p8_line},
-            {"P9", "no SIGPIPE", p9_sigpipe},
-            {"P9", "no SIGPIPE from a send that may be done at once", p9_now},
-            {"P10", "a partial send is reported truly", p10_truth},
-            {"P10", "a send is done at once only if it is whole", p10_now},
-            {"P11", "a stale token never resurfaces after closed", p11_reuse},
-            {"P11", "a reused descriptor gets nothing of its last owner's", p11_batch},
-            {"P11", "a descriptor that lives on in a child is silent", p11_duplicate},
-            {"P11", "a stale event does not end a connect", p11_connecting},
-            {"P11", "a stale event not yet read does not end a connect", p11_connecting_batch},
-            {"P12", "cancel races deliver at most once and give the buffer back", p12_races},
-            {"P13", "after stop_accept no connection is lost", p13_accepts},
-            {"P14", "data and end at once, receive outstanding", p14_armed},
-            {"P14", "data and end before any receive", p14_unarmed},
-            {"P14", "data, then a reset, before any receive", p14_reset},
-            {"listen", "port 0 is resolved; a taken port, a foreign address refused", row_listen},
-            {"listen", "reuse_port lets two listen on one port", row_listen_together},
-            {"listen", "a unix path serves a stream", row_unix},
-            {"open", "close gives handles up and open works again", row_open_close},
-            {"start_accept", "tells the peer and works again after stop", row_accept},
-            {"start_accept", "tells each of several clients apart", row_accept_peers},
-            {"start_accept", "out of descriptors: one failure, then off", row_no_descriptors},
-            {"stop_accept", "the failure may be unread", row_stop_after_failure},
-            {"stop_accept", "has ended the accept when it returns", row_stop_accept},
-            {"start_connect", "bytes both ways", row_connect},
-            {"start_connect", "a failed one is closed like any other", row_connect_again},
-            {"start_connect", "may be closed meanwhile", row_connect_closed},
-            {"attach", "takes a descriptor of the user's own", row_adopt},
-            {"release", "gives the handle back unclosed", row_release},
-            {"start_receive", "into memory, piece by piece, then the end", row_receive_into},
-            {"stop_receive", "ends an idle receive and keeps later bytes", row_stop_receive},
-            {"stop_receive", "the last event may be unread", row_stop_receive_late},
-            {"start_send", "eight slices in order", row_send},
-            {"end_send", "the peer sees the end and can still send", row_end_send},
-            {"end_send", "a reply after the peer's end arrives whole", row_half_close},
-            {"start_close", "orderly after the data, abort by reset", row_close},
-            {"start_close", "reaches the peer though a receive was waiting", row_close_receiving},
-            {"close_handle", "orderly or by reset", row_close_handle},
-            {"start_receive_from", "datagrams whole, empty and cut", row_datagram},
-            {"start_send_to", "sent, or failed when too long", row_send_to},
-            {"wait", "0 returns, a time-out is not early and no busy loop", row_wait},
-            {"wait", "a reset or ended peer nobody asks about: no busy loop", row_wait_reset},
-            {"wake", "coalesces and is used up", row_wake},
-            {"wake", "from another thread, just before or inside wait", row_wake_thread},
-            {"wait_handle", "is readable when woken", row_wait_handle},
-            {"ready", "or the handle tells of whatever was started", row_ready},
-            {"available", "and the sizes it asks for", row_limits},
-        };
-        return entries;
-    }
+    static constexpr entry entries[] = {
+        {"P1", "a second receive is an assert", p1_receive},
+        {"P1", "a second send is an assert", p1_send},
+        {"P1", "a second accept, close or receive_from is an assert", p1_other},
+        {"P1", "starting after the end or without an attachment is an assert", p1_after_end},
+        {"P2", "a receive into memory gives one event", p2_into},
+        {"P2", "a receive with credit ends once, within credit and a buffer", p2_credit},
+        {"P2", "a vectored send gives one event", p2_send},
+        {"P2", "a send is done at once or gives one event", p2_send_now},
+        {"P2", "each client is accepted once", p2_accept},
+        {"P2", "a connect gives one event", p2_connect},
+        {"P2", "a close gives one event", p2_close},
+        {"P2", "interrupted calls are no failures", p2_signals},
+        {"P3", "closed is the last event, with operations outstanding", p3_last},
+        {"P4", "bytes come in order", p4_order},
+        {"P5", "no event from inside a start call", p5_start},
+        {"P6", "failures carry a reason and nothing is printed", p6_reasons},
+        {"P6", "no heap", p6_heap},
+        {"P7", "an idle connection holds no buffer", p7_idle},
+        {"P8", "receives refused for want of a buffer are served in order", p8_line},
+        {"P9", "no SIGPIPE", p9_sigpipe},
+        {"P9", "no SIGPIPE from a send that may be done at once", p9_now},
+        {"P10", "a partial send is reported truly", p10_truth},
+        {"P10", "a send is done at once only if it is whole", p10_now},
+        {"P11", "a stale token never resurfaces after closed", p11_reuse},
+        {"P11", "a reused descriptor gets nothing of its last owner's", p11_batch},
+        {"P11", "a descriptor that lives on in a child is silent", p11_duplicate},
+        {"P11", "a stale event does not end a connect", p11_connecting},
+        {"P11", "a stale event not yet read does not end a connect", p11_connecting_batch},
+        {"P12", "cancel races deliver at most once and give the buffer back", p12_races},
+        {"P13", "after stop_accept no connection is lost", p13_accepts},
+        {"P14", "data and end at once, receive outstanding", p14_armed},
+        {"P14", "data and end before any receive", p14_unarmed},
+        {"P14", "data, then a reset, before any receive", p14_reset},
+        {"listen", "port 0 is resolved; a taken port, a foreign address refused", row_listen},
+        {"listen", "reuse_port lets two listen on one port", row_listen_together},
+        {"listen", "a unix path serves a stream", row_unix},
+        {"open", "close gives handles up and open works again", row_open_close},
+        {"start_accept", "tells the peer and works again after stop", row_accept},
+        {"start_accept", "tells each of several clients apart", row_accept_peers},
+        {"start_accept", "out of descriptors: one failure, then off", row_no_descriptors},
+        {"stop_accept", "the failure may be unread", row_stop_after_failure},
+        {"stop_accept", "has ended the accept when it returns", row_stop_accept},
+        {"bound_accepts", "no more than that, until it is said again", row_bound_accepts},
+        {"start_connect", "bytes both ways", row_connect},
+        {"start_connect", "a failed one is closed like any other", row_connect_again},
+        {"start_connect", "may be closed meanwhile", row_connect_closed},
+        {"attach", "takes a descriptor of the user's own", row_adopt},
+        {"release", "gives the handle back unclosed", row_release},
+        {"start_receive", "into memory, piece by piece, then the end", row_receive_into},
+        {"stop_receive", "ends an idle receive and keeps later bytes", row_stop_receive},
+        {"stop_receive", "the last event may be unread", row_stop_receive_late},
+        {"start_send", "eight slices in order", row_send},
+        {"end_send", "the peer sees the end and can still send", row_end_send},
+        {"end_send", "a reply after the peer's end arrives whole", row_half_close},
+        {"start_close", "orderly after the data, abort by reset", row_close},
+        {"start_close", "reaches the peer though a receive was waiting", row_close_receiving},
+        {"close_handle", "orderly or by reset", row_close_handle},
+        {"start_receive_from", "datagrams whole, empty and cut", row_datagram},
+        {"start_send_to", "sent, or failed when too long", row_send_to},
+        {"wait", "0 returns, a time-out is not early and no busy loop", row_wait},
+        {"wait", "a reset or ended peer nobody asks about: no busy loop", row_wait_reset},
+        {"wake", "coalesces and is used up", row_wake},
+        {"wake", "from another thread, just before or inside wait", row_wake_thread},
+        {"wait_handle", "is readable when woken", row_wait_handle},
+        {"ready", "or the handle tells of whatever was started", row_ready},
+        {"available", "and the sizes it asks for", row_limits},
+    };
+    static std::span<const entry> all() noexcept { return entries; }
 };
 
 /// Makes a doctest case of each check: "P10 a partial send is reported truly.epoll".

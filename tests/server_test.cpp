@@ -807,6 +807,91 @@ TEST_CASE("drain closes idle ones at once, lets an exchange finish, and ends the
     });
 }
 
+TEST_CASE("a drain tells whoever is answered in the turn that ends the idle ones") {
+    for (const bool forwards : {false, true}) {
+        CAPTURE(forwards);
+        world w(false);
+        netio::connection_id first;
+        w.handler.open = [&](netio::connection& c) { first = first.bits == 0 ? c.id() : first; };
+        w.handler.data = [&](netio::connection& c, netio::bytes in) {
+            return (forwards ? c.find(first) : &c)->write(in);
+        };
+        w.handler.drain = [](netio::connection& c) { c.write(std::string_view("bye")); };
+        w.listen();
+        sim_peer target = w.connect();
+        sim_peer one = w.connect();
+        sim_peer two = w.connect();
+        w.server->drain(5000);
+        w.server->run_once(0);
+        w.server->run_once(0);
+        one.send("one");
+        two.send("two");
+        w.pump();
+        CHECK(w.handler.count("drain") == 3);
+        CHECK(target.take_text() == (forwards ? "onetwobye" : "bye"));
+        CHECK(one.take_text() == (forwards ? "bye" : "onebye"));
+        CHECK(two.take_text() == (forwards ? "bye" : "twobye"));
+    }
+}
+
+TEST_CASE("what many write to one connection in a turn goes out in few sends") {
+    on_both_kernels([](bool proactor) {
+        world w(proactor);
+        netio::connection_id first;
+        w.handler.open = [&](netio::connection& c) { first = first.bits == 0 ? c.id() : first; };
+        w.handler.data = [&](netio::connection& c, netio::bytes in) {
+            return c.find(first)->write(in);
+        };
+        w.handler.posted = [](netio::connection& c, std::uint64_t) {
+            c.write(std::string_view("posted"));
+        };
+        w.listen();
+        sim_peer target = w.connect();
+        std::vector<sim_peer> others;
+        for (int at = 0; at < 7; ++at) {
+            others.push_back(w.connect());
+        }
+        w.pass(10);
+        const std::uint64_t before = w.net.counts.sends;
+        for (sim_peer& each : others) {
+            each.send("hello");
+        }
+        w.pump();
+        CHECK(target.take_text().size() == 7 * 5);
+        CHECK((proactor || w.net.counts.sends - before <= 3));
+        const std::uint64_t then = w.net.counts.sends;
+        for (std::uint32_t at = 0; at < 16; ++at) {
+            CHECK(w.server->post(first, at));
+        }
+        w.pump();
+        CHECK(target.take_text().size() == 16 * 6);
+        CHECK((proactor || w.net.counts.sends - then <= 3));
+    });
+}
+
+TEST_CASE("a timer is not late by what the turn before it took") {
+    on_both_kernels([](bool proactor) {
+        world w(proactor);
+        w.listen();
+        std::uint64_t second_ns = 0;
+        w.handler.timer = [&](std::uint64_t word) {
+            if (word == 1) {
+                w.net.pass(100'000'000);  // computes for so long
+            } else {
+                second_ns = w.net.now_ns();
+            }
+        };
+        const std::uint64_t begin_ns = w.net.now_ns();
+        REQUIRE(static_cast<bool>(w.server->after(10, 1)));
+        REQUIRE(static_cast<bool>(w.server->after(130, 2)));
+        while (second_ns == 0) {
+            w.server->run_once(10'000);
+        }
+        CHECK(second_ns - begin_ns >= 130'000'000);
+        CHECK(second_ns - begin_ns <= 133'000'000);
+    });
+}
+
 TEST_CASE("an adopted socket is a connection like any other") {
     on_both_kernels([](bool proactor) {
         world w(proactor);

@@ -76,6 +76,7 @@ private:
                      server::posts_of_a_thread},
         service_case{"server", "two workers share a listener [threads]", server::two_workers},
         service_case{"server", "bursts fill the workers to the last slot", server::full_workers},
+        service_case{"server", "a worker that is full leaves clients alone", server::busy_worker},
         service_case{"server", "runs in a foreign loop [threads]", server::foreign_loop},
         service_case{"datagrams", "of many sizes are answered", datagrams::echo_of_sizes},
         service_case{"datagrams", "longer than a buffer are cut and told so", datagrams::cut},

@@ -788,6 +788,44 @@ struct service_server {
         }
     }
 
+    /// One worker's slots are full of connections that it made, and then a listener is added: the
+    /// clients of both are left to the other worker.
+    static void busy_worker() {
+        if constexpr (!netio::backend_bounds_accepts<kernel>) {
+            MESSAGE("SKIPPED: this backend has accepts on their way that nothing can bound");
+        } else {
+            netio::limits sizes = service_limits;
+            sizes.workers_max = 2;
+            sizes.connections_max = 8;
+            world w(sizes);
+            const netio::endpoint at = w.listen();
+            const auto turn_both = [&] {
+                for (std::uint32_t turn = 0; turn < 40; ++turn) {
+                    w.server().run_once(0, turn % 2);
+                }
+            };
+            turn_both();
+            std::vector<client_socket> clients;
+            for (int made = 0; made < 4; ++made) {
+                auto [near, far] = client_socket::pair();
+                clients.push_back(std::move(near));
+                REQUIRE(static_cast<bool>(w.server().adopt(far)));
+            }
+            turn_both();
+            CHECK(w.handler.opened == 4);
+            for (const netio::endpoint& to : {at, w.listen()}) {
+                for (int more = 0; more < 2; ++more) {
+                    clients.emplace_back(to);
+                }
+                turn_both();
+            }
+            CHECK(w.handler.opened == 8);
+            CHECK(w.server().stats().counts.refused == 0);
+            w.server().stop();
+            turn_both();
+        }
+    }
+
     static void foreign_loop() {
         world w;
         service_echo(w.handler);

@@ -110,6 +110,7 @@ enum class sim_fault : std::uint8_t {
     datagram_lost,
     datagram_twice,
     send_to_error,
+    send_told,          // a send that is done at once is told by an event all the same
     count_
 };
 inline constexpr std::size_t sim_faults_count = static_cast<std::size_t>(sim_fault::count_);
@@ -121,7 +122,7 @@ inline const char* name(sim_fault fault) noexcept {
         "receive_error", "send_error",     "accept_skipped",  "accept_error",   "descriptors_empty",
         "attach_error",  "start_error",    "connect_error",   "late_close",     "close_drops_event",
         "close_cancels", "late_after_stop", "credit_exact",   "datagram_lost",  "datagram_twice",
-        "send_to_error"};
+        "send_to_error", "send_told"};
     static_assert(sizeof(names) / sizeof(names[0]) == sim_faults_count);
     return names[static_cast<std::size_t>(fault)];
 }
@@ -379,6 +380,7 @@ struct sim_counts {
     std::uint64_t waits = 0;
     std::uint64_t starved_receives = 0;
     std::uint64_t partial_sends = 0;
+    std::uint64_t sends = 0;
 
     std::uint64_t of(sim_fault fault) const noexcept {
         return faults[static_cast<std::size_t>(fault)];
@@ -409,6 +411,7 @@ struct sim_counts {
         waits += other.waits;
         starved_receives += other.starved_receives;
         partial_sends += other.partial_sends;
+        sends += other.sends;
     }
 };
 

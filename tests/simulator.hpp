@@ -1062,14 +1062,13 @@ inline void simulator::start_send(token who, std::span<const bytes> slices) noex
     }
 }
 
-/// What is sent whole at once may still be told by an event, now and then: both are right.
 inline bool simulator::send_now(token who, std::span<const bytes> slices) noexcept {
     if (!begin_send(who, slices)) {
         return false;
     }
     stream& of = streams_[who.index()];
     const bool whole = of.sending == progress::done && of.send_problem.why == error::none &&
-                       of.sent_bytes == of.send_bytes && net_->choose.below(4) != 0;
+                       of.sent_bytes == of.send_bytes && !net_->fault(sim_fault::send_told);
     if (!whole) {
         tell_send(who.index());
         return false;
@@ -1188,6 +1187,7 @@ inline bool simulator::perform_send(std::uint32_t slot) noexcept {
         move_slices(of, net_->end(end.other), room);
         net_->touch(end.other);
     }
+    ++net_->counts.sends;
     net_->counts.partial_sends += room < of.send_bytes;
     end.sent_bytes += room;
     of.sent_bytes = static_cast<std::uint32_t>(
