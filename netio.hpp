@@ -7288,6 +7288,11 @@ ssize_t send_slices(int to, std::span<const bytes> slices) noexcept {
     return sent;
 }
 
+/// Did that call take every byte?
+inline bool is_whole(ssize_t sent, std::span<const bytes> slices) noexcept {
+    return sent >= 0 && static_cast<std::uint64_t>(sent) == bytes_of(slices);
+}
+
 /// How a connect ended: 0, or its errno.
 template <class Sys>
 int connect_code(int descriptor) noexcept {
@@ -8014,7 +8019,7 @@ public:
     bool send_now(token who, std::span<const bytes> slices) noexcept {
         connection& at = sender_of(who);
         const ssize_t sent = detail::send_slices<Sys>(at.descriptor, slices);
-        if (sent >= 0 && static_cast<std::uint64_t>(sent) == bytes_of(slices)) {
+        if (detail::is_whole(sent, slices)) {
             return true;
         }
         begin_send(at, who, slices[0], sent);
@@ -9075,7 +9080,7 @@ public:
     bool send_now(token who, std::span<const bytes> slices) noexcept {
         connection& at = sender_of(who);
         const ssize_t sent = detail::send_slices<Sys>(at.descriptor, slices);
-        if (sent >= 0 && static_cast<std::uint64_t>(sent) == bytes_of(slices)) {
+        if (detail::is_whole(sent, slices)) {
             return true;
         }
         begin_send(at, who.index(), slices[0], sent);
@@ -10190,7 +10195,7 @@ public:
     bool send_now(token who, std::span<const bytes> slices) noexcept {
         const std::uint32_t at = sender_of(who);
         const ssize_t sent = detail::send_slices<Sys>(descriptor_of(at), slices);
-        if (sent >= 0 && static_cast<std::uint64_t>(sent) == bytes_of(slices)) {
+        if (detail::is_whole(sent, slices)) {
             return true;
         }
         entries_[at].flags |= sending;

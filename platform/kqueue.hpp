@@ -284,7 +284,7 @@ public:
     bool send_now(token who, std::span<const bytes> slices) noexcept {
         connection& at = sender_of(who);
         const ssize_t sent = detail::send_slices<Sys>(at.descriptor, slices);
-        if (sent >= 0 && static_cast<std::uint64_t>(sent) == bytes_of(slices)) {
+        if (detail::is_whole(sent, slices)) {
             return true;
         }
         begin_send(at, who.index(), slices[0], sent);

@@ -245,7 +245,7 @@ public:
     bool send_now(token who, std::span<const bytes> slices) noexcept {
         const std::uint32_t at = sender_of(who);
         const ssize_t sent = detail::send_slices<Sys>(descriptor_of(at), slices);
-        if (sent >= 0 && static_cast<std::uint64_t>(sent) == bytes_of(slices)) {
+        if (detail::is_whole(sent, slices)) {
             return true;
         }
         entries_[at].flags |= sending;

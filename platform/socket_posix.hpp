@@ -706,6 +706,11 @@ ssize_t send_slices(int to, std::span<const bytes> slices) noexcept {
     return sent;
 }
 
+/// Did that call take every byte?
+inline bool is_whole(ssize_t sent, std::span<const bytes> slices) noexcept {
+    return sent >= 0 && static_cast<std::uint64_t>(sent) == bytes_of(slices);
+}
+
 /// How a connect ended: 0, or its errno.
 template <class Sys>
 int connect_code(int descriptor) noexcept {

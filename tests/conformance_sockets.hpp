@@ -302,21 +302,8 @@ public:
     }
     /// Is our side of the connection to `client` in TIME_WAIT?
     bool lingers(const peer& client) const {
-        std::FILE* const table = std::fopen("/proc/net/tcp", "r");
-        if (table == nullptr) {
-            return false;
-        }
-        const unsigned local_port = Backend::local_of(listener).value.port;
-        bool found = false;
-        char line[256];
-        while (std::fgets(line, sizeof(line), table) != nullptr) {
-            unsigned local = 0, remote = 0, status = 0;
-            found = found || (std::sscanf(line, " %*d: %*[^:]:%x %*[^:]:%x %x", &local, &remote,
-                                          &status) == 3 &&
-                              local == local_port && remote == client.local().port && status == 6);
-        }
-        std::fclose(table);
-        return found;
+        return plain::lingers(Backend::local_of(listener).value.port, client.local().port)
+            .value_or(false);
     }
     void descriptors_again() { system_.again(); }
     /// A handle stays tied to the completion port it was first used with.

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 #if NETIO_HAS_IOCP
@@ -29,8 +30,26 @@
 namespace netio_test {
 
 /// Calls of the system on a socket; what fails answers with -1, `no_socket` or false. Nothing in
-/// here allocates, but for `open_handles`.
+/// here allocates, but for `open_handles` and `lingers`.
 namespace plain {
+
+/// Does the kernel keep a connection between these ports in TIME_WAIT? A `peer_port` of 0 is any.
+/// Nothing where it has no table to look into.
+inline std::optional<bool> lingers(std::uint16_t port, std::uint16_t peer_port) noexcept {
+    std::FILE* const table = std::fopen("/proc/net/tcp", "r");
+    if (table == nullptr) {
+        return std::nullopt;
+    }
+    bool found = false;
+    char line[256];
+    while (!found && std::fgets(line, sizeof(line), table) != nullptr) {
+        unsigned local = 0, remote = 0, state = 0;
+        found = std::sscanf(line, " %*d: %*[^:]:%x %*[^:]:%x %x", &local, &remote, &state) == 3 &&
+                local == port && (peer_port == 0 || remote == peer_port) && state == 6;
+    }
+    std::fclose(table);
+    return found;
+}
 
 #if NETIO_HAS_IOCP
 using socket_type = SOCKET;
@@ -69,20 +88,9 @@ inline int told_by_wine(SOCKET from, int count, std::uint16_t peer_port = 0) noe
         return count;
     }
     ::getsockname(from, reinterpret_cast<sockaddr*>(&here), &here_bytes);
-    std::FILE* const table = std::fopen("/proc/net/tcp", "r");
-    bool lingers = table == nullptr;
-    char line[256];
-    while (!lingers && std::fgets(line, sizeof(line), table) != nullptr) {
-        unsigned local = 0, remote = 0, state = 0;
-        lingers = std::sscanf(line, " %*d: %*[^:]:%x %*[^:]:%x %x", &local, &remote, &state) == 3 &&
-                  local == ntohs(here.sin_port) && (peer_port == 0 || remote == peer_port) &&
-                  state == 6;
-    }
-    if (table != nullptr) {
-        std::fclose(table);
-    }
+    const bool is_end = lingers(ntohs(here.sin_port), peer_port).value_or(true);
     ::WSASetLastError(WSAECONNRESET);
-    return lingers ? 0 : -1;
+    return is_end ? 0 : -1;
 }
 inline bool failed_by_waiting() noexcept { return ::WSAGetLastError() == WSAEWOULDBLOCK; }
 inline bool readable(socket_type one, int timeout_ms) noexcept {
