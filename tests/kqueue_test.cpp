@@ -451,8 +451,11 @@ TEST_CASE("kqueue drops by its generation what is told of a closed one after all
     client.send("to the duplicate");
     rig.wait(20'000'000);
     rig.quiet();
-    CHECK(rig.backend.stale_count() == 1);
-    CHECK(kqueue_counts::of(kqueue_call::receive) == 0);
+    // 32 bits of udata have no room for a generation: there it is read in vain, and no more.
+    const bool generation_told = sizeof(kqueue_counts::udata_word) > 4;
+    CHECK(rig.backend.stale_count() == (generation_told ? 1u : 0u));
+    CHECK(kqueue_counts::of(kqueue_call::receive) == (generation_told ? 0 : 1));
+    CHECK(rig.seen.empty());
     next.send("mine");
     CHECK(rig.text_of(rig.until(event_kind::received)) == "mine");
     ::close(filler);

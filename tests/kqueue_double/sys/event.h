@@ -398,7 +398,8 @@ inline int sleep_until(std::unique_lock<std::mutex>& lock, int descriptor, bool 
                        int64_t end_ns) {
     pollfd one{descriptor, POLLIN, 0};
     const int64_t left_ns = std::max<int64_t>(0, forever ? 0 : end_ns - now_ns());
-    const timespec left{static_cast<time_t>(left_ns / 1'000'000'000), left_ns % 1'000'000'000};
+    const timespec left{static_cast<time_t>(left_ns / 1'000'000'000),
+                        static_cast<decltype(timespec::tv_nsec)>(left_ns % 1'000'000'000)};
     lock.unlock();
     const int found = ::ppoll(&one, 1, forever ? nullptr : &left, nullptr);
     const int code = errno;
