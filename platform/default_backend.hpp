@@ -4,6 +4,7 @@
 
 #include "platform/contract.hpp"
 #include "platform/epoll.hpp"
+#include "platform/io_uring.hpp"
 #include "platform/iocp.hpp"
 #include "platform/kqueue.hpp"
 #include "platform/poll.hpp"

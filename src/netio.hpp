@@ -24,6 +24,7 @@
 #include "platform/socket_posix.hpp"
 #include "platform/waiting.hpp"
 #include "platform/epoll.hpp"
+#include "platform/io_uring.hpp"
 #include "platform/kqueue.hpp"
 #include "platform/poll.hpp"
 #include "platform/windows_api.hpp"

@@ -1,8 +1,8 @@
-// The contract's suite on the io_uring prototype, and a server over it. Where the kernel offers no
-// io_uring the suite is left out, and the first case says so.
-#include "tests/io_uring_prototype.hpp"
+// The contract's suite on io_uring, and a server over it. Where the kernel offers no io_uring the
+// suite is left out, and the first case says so.
+#include "netio.hpp"
 
-#if NETIO_HAS_EPOLL
+#if NETIO_HAS_IO_URING
 
 #include "tests/conformance_sockets.hpp"
 
@@ -12,10 +12,9 @@
 
 namespace {
 
-using netio_test::io_uring_prototype;
-using conformance_io_uring_world = netio_test::conformance_socket_world<io_uring_prototype>;
+using conformance_io_uring_world = netio_test::conformance_socket_world<netio::io_uring>;
 
-const netio::availability conformance_io_uring_offered = io_uring_prototype::available();
+const netio::availability conformance_io_uring_offered = netio::io_uring::available();
 const auto conformance_io_uring_cases = [] {
     std::optional<netio_test::conformance_cases<conformance_io_uring_world>> cases;
     if (conformance_io_uring_offered.offered) {
@@ -60,7 +59,7 @@ constexpr netio::limits io_uring_limits{.connections_max = 64,
 
 /// A server in zeroed memory of its own, with clients of the same thread.
 struct io_uring_service {
-    using storage = netio::storage<io_uring_limits, io_uring_prototype>;
+    using storage = netio::storage<io_uring_limits, netio::io_uring>;
     using peer = netio_test::conformance_socket_peer;
 
     io_uring_service() {
@@ -91,7 +90,7 @@ struct io_uring_service {
 
     std::unique_ptr<storage> memory = std::make_unique<storage>();
     io_uring_echo handler{};
-    netio::server<io_uring_echo, io_uring_prototype> server{*memory, handler};
+    netio::server<io_uring_echo, netio::io_uring> server{*memory, handler};
 };
 
 TEST_CASE("a server over io_uring echoes to many clients at once and holds nothing afterwards" *

@@ -1,8 +1,8 @@
-// The service's suite on the io_uring prototype. Where the kernel offers no io_uring it is left
-// out, and its first case says so.
-#include "tests/io_uring_prototype.hpp"
+// The service's suite on io_uring. Where the kernel offers no io_uring it is left out, and its
+// first case says so.
+#include "netio.hpp"
 
-#if NETIO_HAS_EPOLL
+#if NETIO_HAS_IO_URING
 
 #include "tests/service.hpp"
 
@@ -10,9 +10,9 @@
 
 namespace {
 
-const netio::availability service_io_uring_offered = netio_test::io_uring_prototype::available();
+const netio::availability service_io_uring_offered = netio::io_uring::available();
 const auto service_io_uring_cases = [] {
-    std::optional<netio_test::service_cases<netio_test::io_uring_prototype>> cases;
+    std::optional<netio_test::service_cases<netio::io_uring>> cases;
     if (service_io_uring_offered.offered) {
         cases.emplace();
     }

@@ -1,6 +1,6 @@
-// The service over the io_uring prototype without an allocation.
-#include "tests/io_uring_prototype.hpp"
+// The service over io_uring without an allocation.
+#include "netio.hpp"
 
 #include "tests/no_heap/service.hpp"
 
-int scenario() noexcept { return no_heap::scenario_of<netio_test::io_uring_prototype>(); }
+int scenario() noexcept { return no_heap::scenario_of<netio::io_uring>(); }

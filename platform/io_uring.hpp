@@ -1,27 +1,23 @@
-// A throw-away io_uring backend that shows the platform contract to fit a completion ring. Simple
-// rather than fast: one ring an instance, one-shot operations, raw system calls. Test code, but it
-// keeps the rules of a backend: no heap, everything in the memory given.
-#ifndef NETIO_TESTS_IO_URING_PROTOTYPE_HPP
-#define NETIO_TESTS_IO_URING_PROTOTYPE_HPP
+// floor 6 · io_uring.hpp · the Linux backend over a completion ring: one call of the kernel a turn
+#ifndef NETIO_IO_URING_HPP
+#define NETIO_IO_URING_HPP
 
-#include "netio.hpp"
+#include "platform/socket_posix.hpp"
+#include "platform/waiting.hpp"
 
-#if NETIO_HAS_EPOLL
+#if NETIO_HAS_IO_URING
 
-#include <atomic>
-#include <cerrno>
-#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 
-namespace netio_test {
+NETIO_BEGIN
 
-using namespace netio;
+namespace detail {
 
 /// The kernel's interface, defined here so that system headers of any age do.
 namespace uring {
 
-inline constexpr long setup_call = 425;  // the same on every architecture
+inline constexpr long setup_call = 425;  // the same on every architecture but one
 inline constexpr long enter_call = 426;
 inline constexpr long register_call = 427;
 
@@ -29,27 +25,34 @@ inline constexpr std::uint32_t setup_cq_size = 1u << 3;
 inline constexpr std::uint32_t setup_submit_all = 1u << 7;
 inline constexpr std::uint32_t setup_single_issuer = 1u << 12;  // Linux 6.0
 inline constexpr std::uint32_t setup_defer_taskrun = 1u << 13;  // Linux 6.1
+inline constexpr std::uint32_t setup_wanted =
+    setup_submit_all | setup_single_issuer | setup_defer_taskrun;
+inline constexpr std::uint32_t feature_single_map = 1u << 0;
+inline constexpr std::uint32_t feature_no_drop = 1u << 1;
+inline constexpr std::uint32_t feature_ext_arg = 1u << 8;
 inline constexpr std::uint32_t enter_get_events = 1u << 0;
 inline constexpr std::uint32_t enter_ext_arg = 1u << 3;
-inline constexpr std::uint32_t register_buffer_ring = 22;       // Linux 5.19
+inline constexpr std::uint32_t register_buffer_ring = 22;  // Linux 5.19
 inline constexpr std::uint32_t submission_overflow = 1u << 1;
 inline constexpr std::int64_t offset_rings = 0;
 inline constexpr std::int64_t offset_submissions = 0x10000000;
 
 enum opcode : std::uint8_t {
-    poll_add = 6,
-    send_message = 9,
-    receive_message = 10,
-    accept = 13,
-    cancel = 14,
-    connect = 16,
-    send = 26,
-    receive = 27
+    op_poll_add = 6,
+    op_send_message = 9,
+    op_receive_message = 10,
+    op_accept = 13,
+    op_cancel = 14,
+    op_connect = 16,
+    op_close = 19,
+    op_send = 26,
+    op_receive = 27
 };
 inline constexpr std::uint8_t flag_buffer_select = 1u << 5;
 inline constexpr std::uint8_t flag_skip_success = 1u << 6;
 inline constexpr std::uint16_t poll_first = 1u << 0;
 inline constexpr std::uint32_t poll_multishot = 1u << 0;
+inline constexpr std::uint32_t poll_readable = 1u << 0;
 inline constexpr std::uint32_t cancel_all = 1u << 0;
 inline constexpr std::uint32_t cancel_any = 1u << 2;
 inline constexpr std::uint32_t completion_buffer = 1u << 0;
@@ -78,6 +81,7 @@ struct completion {
     std::int32_t result;
     std::uint32_t flags;
 };
+static_assert(sizeof(completion) == 16);
 
 struct submission_offsets {
     std::uint32_t head, tail, mask, entries, flags, dropped, array, reserved;
@@ -101,6 +105,7 @@ struct provided_buffer {
     std::uint16_t id;
     std::uint16_t tail;  // of the whole ring, in its first entry
 };
+static_assert(sizeof(provided_buffer) == 16);
 struct buffer_ring_registration {
     std::uint64_t address;
     std::uint32_t entries;
@@ -108,6 +113,7 @@ struct buffer_ring_registration {
     std::uint16_t flags;
     std::uint64_t reserved[3];
 };
+static_assert(sizeof(buffer_ring_registration) == 40);
 struct time_span {
     std::int64_t seconds;
     std::int64_t nanoseconds;
@@ -118,37 +124,72 @@ struct wait_argument {
     std::uint32_t wait_at_least_us;
     std::uint64_t timeout;
 };
+static_assert(sizeof(wait_argument) == 24);
 
-inline std::uint64_t address_of(const void* at) noexcept {
-    return reinterpret_cast<std::uintptr_t>(at);
-}
+}  // namespace uring
+
+}  // namespace detail
+
+/// The system calls of the io_uring backend. Tests put their own in place of it to count calls and
+/// to let the n-th one fail. What the ring itself does is no call of these.
+struct io_uring_sys : posix_sys {
+    static int ring_setup(std::uint32_t entries, detail::uring::parameters& how) noexcept {
+        return static_cast<int>(::syscall(detail::uring::setup_call, entries, &how));
+    }
+    static int ring_enter(int ring, std::uint32_t submitted, std::uint32_t least,
+                          std::uint32_t flags,
+                          const detail::uring::wait_argument& how) noexcept {
+        return static_cast<int>(::syscall(detail::uring::enter_call, ring, submitted, least, flags,
+                                          &how, sizeof(how)));
+    }
+    static int ring_register(int ring, std::uint32_t what,
+                             const detail::uring::buffer_ring_registration& which) noexcept {
+        return static_cast<int>(
+            ::syscall(detail::uring::register_call, ring, what, &which, 1u));
+    }
+    static std::byte* ring_map(int ring, std::size_t byte_count, std::int64_t offset) noexcept {
+        void* const at = ::mmap(nullptr, byte_count, PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_POPULATE, ring, static_cast<off_t>(offset));
+        return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
+    }
+    static void ring_unmap(std::byte* at, std::size_t byte_count) noexcept {
+        ::munmap(at, byte_count);
+    }
+    static int open_wake() noexcept { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }
+    static ssize_t write_wake(int to) noexcept {
+        const std::uint64_t one = 1;
+        return ::write(to, &one, sizeof(one));
+    }
+};
+
+namespace detail {
 
 /// The two queues shared with the kernel.
-class ring {
+template <class Sys>
+class uring_queues {
 public:
-    static long set_up(std::uint32_t entries, parameters& how) noexcept {
-        how.flags |= setup_submit_all | setup_single_issuer | setup_defer_taskrun;
-        return ::syscall(setup_call, entries, &how);
-    }
-
     os_status open(std::uint32_t submissions, std::uint32_t completions) noexcept {
-        parameters how{};
-        how.flags = setup_cq_size;
+        uring::parameters how{};
+        how.flags = uring::setup_wanted | uring::setup_cq_size;
         how.completion_entries = completions;
-        const long made = set_up(submissions, how);
-        if (made < 0) {
-            return detail::status_of(errno);
+        descriptor_ = Sys::ring_setup(submissions, how);
+        if (descriptor_ < 0) {
+            return status_of(errno);
         }
-        descriptor_ = static_cast<int>(made);
-        rings_bytes_ = how.submissions.array + how.submission_entries * sizeof(std::uint32_t);
-        const std::size_t rest =
-            how.completions.completions + how.completion_entries * sizeof(completion);
-        rings_bytes_ = rings_bytes_ < rest ? rest : rings_bytes_;
-        submissions_bytes_ = how.submission_entries * sizeof(submission);
-        rings_ = map(rings_bytes_, offset_rings);
-        submissions_ = reinterpret_cast<submission*>(map(submissions_bytes_, offset_submissions));
-        if (rings_ == nullptr || submissions_ == nullptr) {
-            const os_status why = detail::status_of(errno);
+        const std::size_t first =
+            how.submissions.array + how.submission_entries * sizeof(std::uint32_t);
+        const std::size_t second =
+            how.completions.completions + how.completion_entries * sizeof(uring::completion);
+        rings_bytes_ = first < second ? second : first;
+        submissions_bytes_ = how.submission_entries * sizeof(uring::submission);
+        rings_ = Sys::ring_map(descriptor_, rings_bytes_, uring::offset_rings);
+        std::byte* const at =
+            rings_ != nullptr
+                ? Sys::ring_map(descriptor_, submissions_bytes_, uring::offset_submissions)
+                : nullptr;
+        submissions_ = reinterpret_cast<uring::submission*>(at);
+        if (at == nullptr) {
+            const os_status why = status_of(errno);
             close();
             return why;
         }
@@ -158,70 +199,58 @@ public:
 
     void close() noexcept {
         if (submissions_ != nullptr) {
-            ::munmap(submissions_, submissions_bytes_);
+            Sys::ring_unmap(reinterpret_cast<std::byte*>(submissions_), submissions_bytes_);
         }
         if (rings_ != nullptr) {
-            ::munmap(rings_, rings_bytes_);
+            Sys::ring_unmap(rings_, rings_bytes_);
         }
-        linux_sys::close(descriptor_);
-        *this = ring{};
-    }
-
-    bool register_buffers(const buffer_ring_registration& what) noexcept {
-        return ::syscall(register_call, descriptor_, register_buffer_ring, &what, 1u) == 0;
+        Sys::close(descriptor_);
+        *this = uring_queues{};
     }
 
     int descriptor() const noexcept { return descriptor_; }
-    std::uint32_t mask() const noexcept { return submission_mask_; }
     std::uint32_t next_index() const noexcept { return tail_ & submission_mask_; }
     /// Pushed and not taken by the kernel yet.
     std::uint32_t pending() const noexcept { return tail_ - load(submission_head_); }
     bool full() const noexcept { return pending() > submission_mask_; }
 
-    submission& push() noexcept {
+    uring::submission& push() noexcept {
         NETIO_ASSERT(!full());
-        submission& out = submissions_[tail_ & submission_mask_];
-        out = submission{};
+        uring::submission& out = submissions_[tail_ & submission_mask_];
+        out = uring::submission{};
         ++tail_;
         return out;
     }
 
     /// Hands over what was pushed; waits for `least` completions or until the time is up.
-    long enter(std::uint32_t least, std::uint64_t timeout_ns, std::uint32_t flags) noexcept {
-        time_span span{static_cast<std::int64_t>(timeout_ns / 1'000'000'000),
-                       static_cast<std::int64_t>(timeout_ns % 1'000'000'000)};
-        wait_argument how{};
+    int enter(std::uint32_t least, std::uint64_t timeout_ns, std::uint32_t flags) noexcept {
+        const uring::time_span span{static_cast<std::int64_t>(timeout_ns / 1'000'000'000),
+                                    static_cast<std::int64_t>(timeout_ns % 1'000'000'000)};
+        uring::wait_argument how{};
         how.timeout = least == 0 || timeout_ns == forever_ns ? 0 : address_of(&span);
         __atomic_store_n(submission_tail_, tail_, __ATOMIC_RELEASE);
-        return ::syscall(enter_call, descriptor_, pending(), least, flags | enter_ext_arg, &how,
-                         sizeof(how));
+        return Sys::ring_enter(descriptor_, pending(), least, flags | uring::enter_ext_arg, how);
     }
 
     std::uint32_t completion_tail() const noexcept { return load(completion_tail_); }
-    std::uint32_t completion_head() const noexcept { return *completion_head_; }
     std::uint32_t unread() const noexcept { return completion_tail() - *completion_head_; }
-    const completion& at(std::uint32_t position) const noexcept {
+    const uring::completion& at(std::uint32_t position) const noexcept {
         return completions_[position & completion_mask_];
     }
-    completion pop() noexcept {
+    uring::completion pop() noexcept {
         NETIO_ASSERT(unread() != 0);
-        const completion out = at(*completion_head_);
+        const uring::completion out = at(*completion_head_);
         __atomic_store_n(completion_head_, *completion_head_ + 1, __ATOMIC_RELEASE);
         return out;
     }
-    bool overflown() const noexcept { return (load(flags_) & submission_overflow) != 0; }
+    /// The kernel keeps completions that had no room; it hands them on when it is entered again.
+    bool overflown() const noexcept { return (load(flags_) & uring::submission_overflow) != 0; }
 
 private:
-    static std::uint32_t load(std::uint32_t* from) noexcept {
-        return __atomic_load_n(from, __ATOMIC_ACQUIRE);  // libc++ 14 has no atomic_ref
+    static std::uint32_t load(const std::uint32_t* from) noexcept {
+        return __atomic_load_n(from, __ATOMIC_ACQUIRE);
     }
-    std::byte* map(std::size_t byte_count, std::int64_t offset) const noexcept {
-        void* const at = ::mmap(nullptr, byte_count, PROT_READ | PROT_WRITE,
-                                MAP_SHARED | MAP_POPULATE, descriptor_,
-                                static_cast<off_t>(offset));
-        return at == MAP_FAILED ? nullptr : static_cast<std::byte*>(at);
-    }
-    void locate(const parameters& how) noexcept {
+    void locate(const uring::parameters& how) noexcept {
         const auto word = [this](std::uint32_t offset) {
             return reinterpret_cast<std::uint32_t*>(rings_ + offset);
         };
@@ -232,7 +261,8 @@ private:
         completion_tail_ = word(how.completions.tail);
         submission_mask_ = *word(how.submissions.mask);
         completion_mask_ = *word(how.completions.mask);
-        completions_ = reinterpret_cast<completion*>(rings_ + how.completions.completions);
+        completions_ = reinterpret_cast<uring::completion*>(rings_ + how.completions.completions);
+        // Submissions go in the order of their places: the array of indexes never changes.
         for (std::uint32_t at = 0; at < how.submission_entries; ++at) {
             word(how.submissions.array)[at] = at;
         }
@@ -242,9 +272,9 @@ private:
     int descriptor_ = -1;
     std::byte* rings_ = nullptr;
     std::size_t rings_bytes_ = 0;
-    submission* submissions_ = nullptr;
+    uring::submission* submissions_ = nullptr;
     std::size_t submissions_bytes_ = 0;
-    completion* completions_ = nullptr;
+    uring::completion* completions_ = nullptr;
     std::uint32_t* submission_head_ = nullptr;
     std::uint32_t* submission_tail_ = nullptr;
     std::uint32_t* flags_ = nullptr;
@@ -255,44 +285,56 @@ private:
     std::uint32_t tail_ = 0;
 };
 
-/// Buffers the kernel may choose from. The kernel writes to one only while this thread is inside
-/// the enter call (deferred task work), so they are taken from the pool just before it and those
-/// that no completion named go back just after: between calls nothing is held for nobody.
-class lending {
+/// Buffers the kernel may choose from: the pool's own. The kernel writes to one only while this
+/// thread is inside the enter call (deferred task work), so they are taken from the pool just
+/// before it, and those that no completion named go back just after: between calls nothing is held
+/// for nobody, and the pool's figures are true. A buffer that goes back to the pool with bytes in
+/// it is wiped there, so none is lent twice with somebody's bytes.
+class uring_lending {
 public:
-    static constexpr std::uint32_t entries = 32;  // of the kernel's ring
-    static constexpr std::uint32_t lent_max = 16;
-    static constexpr std::uint32_t ids = 128;     // named by completions not read yet, and lent
+    static constexpr std::uint32_t entries = 64;  // of the kernel's ring, and lent at most
+    static constexpr std::uint32_t ids = 256;     // named by completions not read yet, and lent
     static constexpr std::uint16_t group = 1;
     static constexpr std::size_t page_bytes = 4096;
     static constexpr std::size_t memory_bytes = 2 * page_bytes;  // one page, wherever it begins
 
-    bool open(ring& with, std::byte* memory, buffer_pool& pool) noexcept {
-        *this = lending{};
+    /// What to tell the kernel of the ring, once.
+    uring::buffer_ring_registration open(std::byte* memory, buffer_pool& pool) noexcept {
+        *this = uring_lending{};
         pool_ = &pool;
-        const std::uintptr_t from = reinterpret_cast<std::uintptr_t>(memory);
-        entries_ = reinterpret_cast<provided_buffer*>(
-            memory + (page_bytes - from % page_bytes) % page_bytes);
-        buffer_ring_registration what{};
-        what.address = address_of(entries_);
-        what.entries = entries;
-        what.group = group;
-        return with.register_buffers(what);
+        entries_ = reinterpret_cast<uring::provided_buffer*>(page_in(memory));
+        for (std::uint32_t at = 0; at < ids; ++at) {
+            free_[at] = static_cast<std::uint16_t>(ids - 1 - at);
+        }
+        free_count_ = ids;
+        return registration_of(entries_);
     }
 
-    void lend() noexcept {
-        std::uint16_t id = 0;
-        tail_ = head_;
-        for (std::uint32_t count = 0; count < lent_max && pool_->room(side::input) != 0; ++count) {
-            while (id < ids && lent_[id] != 0) {
-                ++id;
-            }
-            if (id == ids) {
-                break;
-            }
+    static std::byte* page_in(std::byte* memory) noexcept {
+        const auto from = reinterpret_cast<std::uintptr_t>(memory);
+        return memory + (page_bytes - from % page_bytes) % page_bytes;
+    }
+    static uring::buffer_ring_registration registration_of(const void* page) noexcept {
+        uring::buffer_ring_registration what{};
+        what.address = address_of(page);
+        what.entries = entries;
+        what.group = group;
+        return what;
+    }
+
+    /// At most `most` buffers: as many as could be asked for.
+    void lend(std::uint32_t most) noexcept {
+        NETIO_ASSERT(tail_ == head_);
+        const std::uint32_t room = pool_->room(side::input);
+        most = most < room ? most : room;
+        most = most < entries ? most : entries;
+        most = most < free_count_ ? most : free_count_;
+        for (; most != 0; --most) {
             const std::uint32_t index = pool_->take(side::input);
+            NETIO_ASSERT(index != none_index);
+            const std::uint16_t id = free_[--free_count_];
             lent_[id] = index + 1;
-            provided_buffer& to = entries_[tail_ % entries];
+            uring::provided_buffer& to = entries_[tail_ % entries];
             to.address = address_of(pool_->data(index));
             to.count = pool_->buffer_bytes();
             to.id = id;
@@ -300,199 +342,198 @@ public:
         }
         publish();
     }
+    bool lends() const noexcept { return tail_ != head_; }
 
-    /// Back to the pool what none of the completions named, the last one lent first.
-    void take_back(const ring& with, std::uint32_t from) noexcept {
-        const std::uint32_t to = with.completion_tail();
-        for (; from != to; ++from) {
-            if ((with.at(from).flags & completion_buffer) != 0) {
-                NETIO_ASSERT(entries_[head_ % entries].id ==
-                             with.at(from).flags >> completion_buffer_shift);
-                ++head_;
-            }
+    /// A completion names a buffer. The kernel takes them in the order of the ring.
+    void note(const uring::completion& what) noexcept {
+        if ((what.flags & uring::completion_buffer) != 0) {
+            NETIO_ASSERT(entries_[head_ % entries].id ==
+                         what.flags >> uring::completion_buffer_shift);
+            ++head_;
         }
+    }
+
+    /// Back to the pool what no completion named, the last one lent first. Nothing was written to
+    /// them: the kernel chooses a buffer only once it has bytes for it.
+    void take_back() noexcept {
         while (tail_ != head_) {
             --tail_;
             const std::uint16_t id = entries_[tail_ % entries].id;
             pool_->give(lent_[id] - 1, side::input, 0);
-            lent_[id] = 0;
+            forget(id);
         }
         publish();
     }
 
-    /// The buffer a completion names, or none_index.
-    std::uint32_t named_by(const completion& what) noexcept {
-        if ((what.flags & completion_buffer) == 0) {
+    /// The buffer a completion names, or none_index. From here on it is the caller's.
+    std::uint32_t named_by(const uring::completion& what) noexcept {
+        if ((what.flags & uring::completion_buffer) == 0) {
             return none_index;
         }
-        const std::uint32_t id = what.flags >> completion_buffer_shift;
+        const std::uint32_t id = what.flags >> uring::completion_buffer_shift;
         NETIO_ASSERT(id < ids && lent_[id] != 0);
         const std::uint32_t index = lent_[id] - 1;
-        lent_[id] = 0;
+        forget(static_cast<std::uint16_t>(id));
         return index;
     }
 
 private:
+    void forget(std::uint16_t id) noexcept {
+        NETIO_ASSERT(free_count_ < ids);
+        lent_[id] = 0;
+        free_[free_count_++] = id;
+    }
     void publish() noexcept {
         __atomic_store_n(&entries_[0].tail, tail_, __ATOMIC_RELEASE);
     }
 
     buffer_pool* pool_ = nullptr;
-    provided_buffer* entries_ = nullptr;
+    uring::provided_buffer* entries_ = nullptr;
+    std::uint32_t free_count_ = 0;
     std::uint16_t head_ = 0;  // the kernel's: as many as completions named
     std::uint16_t tail_ = 0;
+    std::uint16_t free_[ids] = {};
     std::uint32_t lent_[ids] = {};  // buffer index plus one, by id
 };
 
+/// What a backend remembers of one connection. All-zero is "no connection".
+struct uring_connection {
+    std::int32_t descriptor;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    std::uint32_t next;  // in the run list, an id
+    union {
+        std::uint64_t into;   // receive into the caller's memory: its address
+        block_links starved;  // receive into the pool: its place among those without a buffer
+    };
+    std::uint32_t receive_count;  // bytes of `into`, or credit left
+    std::uint32_t buffer;         // plus one: taken for a receive that had found none
+};
+static_assert(sizeof(uring_connection) <= 40, "the budget of a connection in a backend");
+
+inline constexpr std::uint32_t uring_accepts_armed = 4;
+
+/// One accept in the kernel. Its address is the kernel's while it is outstanding.
+struct uring_accept {
+    socket_address peer;
+    socklen_t peer_bytes;
+    bool outstanding;
+};
+
+struct uring_listener {
+    std::int32_t descriptor;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    uring_accept accepts[uring_accepts_armed];
+};
+
+struct uring_datagram_socket {
+    std::int32_t descriptor;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    std::uint32_t next;
+    block_links starved;
+    std::uint32_t buffer;
+    msghdr message;  // the kernel's while a receive is outstanding, as what it points to
+    iovec piece;
+    socket_address peer;
+};
+
+struct uring_datagram_send {
+    std::int32_t descriptor;
+    std::uint32_t generation;
+    std::uint32_t flags;
+    std::uint32_t next;
+    std::uint32_t tries;
+    std::int32_t code;
+    msghdr message;  // and what it points to: the kernel's until it took the submission
+    iovec piece;
+    socket_address peer;
+};
+
+/// What a submission points to. The kernel has copied it once it took the submission, so one for
+/// each place in the queue is enough.
+struct uring_scratch {
+    msghdr message;
+    iovec pieces[slices_max];
+    socket_address peer;
+};
+
 /// Makes the socket of a connect; the ring connects it.
-struct sys : linux_sys {
+template <class Sys>
+struct uring_unconnected : Sys {
     static int connect(int, const sockaddr*, socklen_t) noexcept {
         errno = EINPROGRESS;
         return -1;
     }
 };
 
-}  // namespace uring
+}  // namespace detail
 
-/// See `netio::backend` for what each function promises, docs/contract.md for how this kernel
-/// keeps it.
-class io_uring_prototype {
-    using sys = uring::sys;
-    using completion = uring::completion;
-    using submission = uring::submission;
-
-    struct links {
-        std::uint32_t previous;
-        std::uint32_t next;
-    };
-    /// What is remembered of one connection. All-zero is "no connection".
-    struct connection {
-        std::int32_t descriptor;
-        std::uint32_t generation;
-        std::uint32_t flags;
-        std::uint32_t next;  // in the run list, an id
-        union {
-            std::uint64_t into;  // receive into the caller's memory: its address
-            links starved;       // receive into the pool: its place among those without a buffer
-        };
-        std::uint32_t receive_count;  // bytes of `into`, or credit left
-        std::uint32_t buffer;         // plus one: taken for a receive that had found none
-    };
-    static_assert(sizeof(connection) == 32);
-
-    static constexpr std::uint32_t accepts_armed = 4;
-    struct accept_slot {
-        detail::socket_address peer;
-        socklen_t peer_bytes;
-        bool outstanding;
-    };
-    struct listener {
-        std::int32_t descriptor;
-        std::uint32_t generation;
-        std::uint32_t flags;
-        accept_slot slots[accepts_armed];  // the kernel's while outstanding
-    };
-    struct datagram_socket {
-        std::int32_t descriptor;
-        std::uint32_t generation;
-        std::uint32_t flags;
-        std::uint32_t next;
-        links starved;
-        std::uint32_t buffer;
-        msghdr message;  // the kernel's while a receive is outstanding, as what it points to
-        iovec piece;
-        detail::socket_address peer;
-    };
-    struct datagram_send {
-        std::int32_t descriptor;
-        std::uint32_t generation;
-        std::uint32_t flags;
-        std::uint32_t next;
-        std::uint64_t from;
-        std::uint32_t count;
-        std::uint32_t tries;
-        std::int32_t code;
-        endpoint peer;
-    };
-    /// What a submission points to. The kernel has copied it once it took the submission, so one
-    /// for each place in the queue is enough.
-    struct scratch {
-        msghdr message;
-        iovec pieces[slices_max];
-        detail::socket_address peer;
-    };
+/// The io_uring backend: one ring a worker, and one call of the kernel a turn, which hands over
+/// what was started, lets the kernel run what became ready, and waits. Operations are one-shot, so
+/// each start is bounded; their completions are read by `wait` alone.
+///
+/// See `backend` for what each function promises. `Sys` makes the system calls.
+template <class Sys = io_uring_sys>
+class basic_io_uring
+    : public detail::posix_sockets<Sys>,
+      detail::block_lines<detail::uring_connection, detail::uring_datagram_socket,
+                          detail::uring_datagram_send> {
+    using completion = detail::uring::completion;
+    using submission = detail::uring::submission;
+    using connection = detail::uring_connection;
+    using listener = detail::uring_listener;
+    using datagram_socket = detail::uring_datagram_socket;
+    using datagram_send = detail::uring_datagram_send;
+    using scratch = detail::uring_scratch;
 
 public:
     static constexpr const char* name = "io_uring";
     static constexpr std::size_t connection_bytes = sizeof(connection);
     static constexpr std::uint32_t receive_credit = 1;
     /// Connections that may still come after stop_accept.
-    static constexpr std::uint32_t late_accepts_max = accepts_armed;
+    static constexpr std::uint32_t late_accepts_max = detail::uring_accepts_armed;
 
-    io_uring_prototype() noexcept = default;
-    io_uring_prototype(const io_uring_prototype&) = delete;
-    io_uring_prototype& operator=(const io_uring_prototype&) = delete;
+    basic_io_uring() noexcept = default;
+    basic_io_uring(const basic_io_uring&) = delete;
+    basic_io_uring& operator=(const basic_io_uring&) = delete;
 
     static availability available() noexcept {
-        uring::parameters how{};
-        const long made = uring::ring::set_up(4, how);
-        if (made >= 0) {
-            sys::close(static_cast<int>(made));
-            return {};
+        detail::uring::parameters how{};
+        how.flags = detail::uring::setup_wanted;
+        const int ring = Sys::ring_setup(4, how);
+        if (ring < 0) {
+            return refused(errno);
         }
-        switch (errno) {
-        case ENOSYS: return {false, "io_uring_setup"};
-        case EINVAL: return {false, "IORING_SETUP_DEFER_TASKRUN (Linux 6.1)"};
-        case EPERM:
-        case EACCES: return {false, "io_uring: kernel.io_uring_disabled or a filter forbids it"};
-        default: return {};
-        }
+        const char* const missing = missing_from(ring, how.features);
+        Sys::close(ring);
+        return {*missing == '\0', missing};
     }
     static constexpr std::size_t bytes_needed(const backend_limits& sizes) noexcept {
         return layout::of(sizes).end;
     }
-    static const char* os_name(int code) noexcept { return detail::errno_name(code); }
-    static os_handle listen(const stream_address& address,
-                            const listen_options& options) noexcept {
-        return detail::listen_stream<sys>(address, options);
-    }
-    static os_handle open_datagram(const endpoint& address,
-                                   const datagram_options& options) noexcept {
-        return detail::open_bound_datagram<sys>(address, options);
-    }
-    static result<endpoint> local_of(socket_handle handle) noexcept {
-        return detail::local_endpoint<sys>(handle);
-    }
-    static void close_handle(socket_handle handle, bool abort) noexcept {
-        NETIO_ASSERT(handle >= 0);
-        close_descriptor(static_cast<int>(handle), abort);
-    }
-    static std::uint64_t reserve_descriptors(std::uint64_t count) noexcept {
-        return detail::raise_descriptor_limit<sys>(count);
-    }
-    std::uint64_t now_ns() const noexcept { return sys::now_ns(); }
 
     os_status open(mutable_bytes memory, const backend_limits& sizes, buffer_pool& pool) noexcept {
         NETIO_ASSERT(!open_);
         NETIO_ASSERT(memory.size() >= bytes_needed(sizes));
-        const std::uint32_t completions = completions_needed(sizes);
-        if (completions > completions_max) {
-            return {error::not_supported, 0};
-        }
-        if (const os_status opened = ring_.open(submissions_max, completions); !opened) {
+        NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(memory.data()) % 64 == 0);
+        if (const os_status opened = ring_.open(submissions_max, completions_wanted(sizes));
+            !opened) {
             return opened;
         }
         lay_out(memory.data(), sizes);
         pool_ = &pool;
-        if (!lending_.open(ring_, memory.data(), pool)) {
+        if (Sys::ring_register(ring_.descriptor(), detail::uring::register_buffer_ring,
+                               lending_.open(memory.data(), pool)) != 0) {
             return give_up_open(errno);
         }
-        wake_ = sys::open_wake();
+        wake_ = Sys::open_wake();
         if (wake_ < 0) {
             return give_up_open(errno);
         }
-        refill_spare();
-        wake_state_.store(0);
+        spare_.refill();
+        wake_word_.open();
         open_ = true;
         arm_wake();
         submit();  // a foreign loop may poll our handle before the first wait
@@ -504,22 +545,15 @@ public:
         if (!open_) {
             return;
         }
-        // As in epoll: nobody writes to a descriptor that belongs to somebody else by then.
-        wake_state_.fetch_or(wake_woken);
-        while (wake_state_.load() >= wake_writer) {
-            sys::yield();
-        }
+        wake_word_.close<Sys>();
         end_everything();
         for (std::uint32_t index = 0; index < sizes_.connections; ++index) {
             if ((connections_[index].flags & (attached | connecting)) != 0) {
-                sys::close(connections_[index].descriptor);
+                Sys::close(connections_[index].descriptor);
             }
         }
-        if (spare_ != 0) {
-            sys::close(spare_ - 1);
-            spare_ = 0;
-        }
-        sys::close(wake_);
+        spare_.close();
+        Sys::close(wake_);
         ring_.close();
         open_ = false;
     }
@@ -528,12 +562,12 @@ public:
         listener& at = listener_of(who);
         NETIO_ASSERT(open_ && handle >= 0);
         NETIO_ASSERT(at.flags == 0);
-        refill_spare();
+        spare_.refill();
         at.descriptor = static_cast<int>(handle);
         at.generation = who.generation();
         at.flags = attached;
-        for (std::uint32_t slot = 0; slot < accepts_armed; ++slot) {
-            arm_accept(who.index(), slot);
+        for (std::uint32_t place = 0; place < accepts_armed; ++place) {
+            arm_accept(who.index(), place);
         }
         return {};
     }
@@ -552,20 +586,22 @@ public:
         connection& at = connections_[checked(who, sizes_.connections)];
         NETIO_ASSERT(open_);
         NETIO_ASSERT(at.flags == 0);
-        const os_handle made = detail::connect_stream<sys>(address, options);
+        if (!address.unix_path.empty()) {
+            return connect_to_path(at, address, options, who);
+        }
+        const os_handle made =
+            detail::connect_stream<detail::uring_unconnected<Sys>>(address, options);
         if (!made) {
             return made.status;
         }
         begin(at, static_cast<int>(made.handle), who, connecting);
         scratch* with = nullptr;
-        submission& out = start(uring::connect, at.descriptor, who.with(operation::connect), &with);
-        socklen_t size = 0;
-        const error wrong = detail::to_stream_address<sys>(
-            {unmapped(address.ip), address.unix_path}, with->peer, size);
-        NETIO_ASSERT(wrong == error::none);
-        static_cast<void>(wrong);
-        out.address = uring::address_of(&with->peer);
-        out.second_address = size;
+        submission& out =
+            start(detail::uring::op_connect, at.descriptor, who.with(operation::connect), &with);
+        out.address = detail::address_of(&with->peer);
+        out.second_address = detail::to_socket_address(unmapped(address.ip), with->peer);
+        NETIO_ASSERT(out.second_address != 0);
+        connects_pushed_ = true;
         return {};
     }
 
@@ -596,8 +632,8 @@ public:
             at.receive_count = credit;
         } else {
             at.flags |= into_memory;
-            at.into = uring::address_of(into.data());
-            at.receive_count = clipped(into.size());
+            at.into = detail::address_of(into.data());
+            at.receive_count = detail::clipped(into.size());
         }
         arm_receive(at, who);
     }
@@ -622,24 +658,9 @@ public:
         connection& at = connection_of(who);
         NETIO_ASSERT((at.flags & (attached | closing)) == attached);
         NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
-        NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
         at.flags |= sending;
-        scratch* with = nullptr;
-        submission& out =
-            start(uring::send_message, at.descriptor, who.with(operation::send), &with);
+        submission& out = arm_send(at, who, slices);
         out.operation_flags = MSG_NOSIGNAL;
-        if (slices.size() == 1) {
-            NETIO_ASSERT(!slices[0].empty());
-            out.opcode = uring::send;
-            out.address = uring::address_of(slices[0].data());
-            out.count = clipped(slices[0].size());
-            return;
-        }
-        for (std::size_t at_slice = 0; at_slice < slices.size(); ++at_slice) {
-            NETIO_ASSERT(!slices[at_slice].empty());
-            with->pieces[at_slice] = piece_of(slices[at_slice]);
-        }
-        point_at(out, *with, slices.size());
     }
 
     void end_send(token who) noexcept {
@@ -647,7 +668,8 @@ public:
         NETIO_ASSERT((at.flags & (attached | closing)) == attached);
         NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
         at.flags |= send_over;
-        sys::shutdown_sending(at.descriptor);
+        // Fails only where the peer is gone already, and then the receive says so.
+        Sys::shutdown_sending(at.descriptor);
     }
 
     void start_close(token who, bool abort) noexcept {
@@ -701,10 +723,19 @@ public:
         at.descriptor = static_cast<int>(handle);
         at.generation = who.generation();
         at.flags = attached;
-        at.from = uring::address_of(payload.data());
-        at.count = clipped(payload.size());
-        at.peer = peer;
-        arm_send_to(at, who);
+        const socklen_t size = detail::to_socket_address(peer, at.peer);
+        at.piece.iov_base = const_cast<std::byte*>(payload.data());
+        at.piece.iov_len = detail::clipped(payload.size());
+        at.message.msg_name = &at.peer;
+        at.message.msg_namelen = size;
+        at.message.msg_iov = &at.piece;
+        at.message.msg_iovlen = 1;
+        if (size != 0) {
+            arm_send_to(at, who);
+        } else {
+            at.code = EDESTADDRREQ;
+            link(send_kind | (who.index() + 1));
+        }
     }
 
     std::uint32_t wait(std::span<event> out, std::uint64_t timeout_ns) noexcept {
@@ -712,14 +743,16 @@ public:
         NETIO_ASSERT(out.size() >= 4);
         waiting_ = true;
         detail::event_writer to(out);
-        take_wake(to);
+        wake_word_.take(to);
         serve_starved();
-        const bool local = run_count_ != 0 || to.count() != 0 || ring_.unread() != 0;
+        // Completions are made inside the enter call only, so those unread become fewer without it.
         if (ring_.unread() < out.size()) {
-            const bool sleeps = !local && timeout_ns != 0 && announce_sleep();
+            const bool local = run_count_ != 0 || to.count() != 0 || ring_.unread() != 0 ||
+                               ring_.overflown();
+            const bool sleeps = !local && timeout_ns != 0 && wake_word_.announce_sleep();
             enter(sleeps ? 1 : 0, timeout_ns);
             if (to.count() == 0) {
-                take_wake(to);
+                wake_word_.take(to);
             }
         }
         const std::uint32_t nodes =
@@ -730,7 +763,7 @@ public:
         work_off_run_list(to, nodes < run_count_ ? run_count_ : nodes, 0);
         waiting_ = false;
         if (foreign_) {
-            announce_sleep();
+            wake_word_.announce_sleep();
         }
         return to.count();
     }
@@ -739,65 +772,50 @@ public:
         NETIO_ASSERT(open_);
         // What is pushed is started by the next wait only: the handle can't tell of it before.
         return run_count_ != 0 || ring_.unread() != 0 || ring_.pending() != 0 ||
-               (starved_first_ != 0 && pool_->room(side::input) != 0) ||
-               (wake_state_.load() & wake_woken) != 0;
+               ring_.overflown() || (starved_first_ != 0 && pool_->room(side::input) != 0) ||
+               wake_word_.woken();
     }
 
     void wake() noexcept {
-        std::uint32_t seen = wake_state_.load();
-        for (;;) {
-            const bool asleep = (seen & (wake_asleep | wake_woken)) == wake_asleep;
-            const std::uint32_t wanted = (seen | wake_woken) + (asleep ? wake_writer : 0);
-            if (wake_state_.compare_exchange_weak(seen, wanted)) {
-                if (asleep) {
-                    const int kept = errno;  // the caller may be a signal handler
-                    sys::write_wake(wake_);
-                    errno = kept;
-                    wake_state_.fetch_sub(wake_writer);
-                }
-                return;
-            }
-        }
+        wake_word_.wake([this] {
+            const int kept = errno;  // the caller may be a signal handler
+            Sys::write_wake(wake_);
+            errno = kept;
+        });
     }
 
     socket_handle wait_handle() noexcept {
         NETIO_ASSERT(open_ && !waiting_);
         if (!foreign_) {
             foreign_ = true;
-            announce_sleep();
+            wake_word_.announce_sleep();
         }
         return ring_.descriptor();
     }
 
 private:
-    // Flags of all blocks.
+    // Flags of all blocks, beside those of the lines.
     static constexpr std::uint32_t attached = 1u << 0;
     static constexpr std::uint32_t connecting = 1u << 1;
     static constexpr std::uint32_t closing = 1u << 2;
     static constexpr std::uint32_t abortive = 1u << 3;
-    static constexpr std::uint32_t in_run_list = 1u << 4;
-    static constexpr std::uint32_t starved = 1u << 5;
     static constexpr std::uint32_t receiving = 1u << 6;     // outstanding for the caller
     static constexpr std::uint32_t receive_sent = 1u << 7;  // outstanding in the kernel
     static constexpr std::uint32_t into_memory = 1u << 8;
     static constexpr std::uint32_t receive_over = 1u << 9;  // ended or failed was given
     static constexpr std::uint32_t stopping = 1u << 10;
     static constexpr std::uint32_t sending = 1u << 11;
-    static constexpr std::uint32_t send_over = 1u << 12;  // end_send was called
+    static constexpr std::uint32_t send_over = 1u << 12;         // end_send was called
+    static constexpr std::uint32_t result_connected = 1u << 13;  // the next wait gives it
 
-    static constexpr std::uint32_t id_index = (1u << 30) - 1;
-    static constexpr std::uint32_t datagram_kind = 1u << 30;
-    static constexpr std::uint32_t send_kind = 2u << 30;
-
-    static constexpr std::uint32_t wake_asleep = 1;
-    static constexpr std::uint32_t wake_woken = 2;
-    static constexpr std::uint32_t wake_writer = 4;
-
-    static constexpr std::uint32_t submissions_max = 64;
-    static constexpr std::uint32_t completions_max = 65536;  // the kernel's bound
-    static constexpr std::uint8_t cancel_mark = 0x80;        // in the operation of a token
+    static constexpr std::uint32_t accepts_armed = detail::uring_accepts_armed;
+    static constexpr std::uint32_t submissions_max = 128;
+    static constexpr std::uint32_t completions_most = 8192;
+    static constexpr std::uint8_t cancel_mark = 0x80;  // in the operation of a token
     static constexpr std::uint32_t send_to_tries_max = 3;
+    static constexpr int entries_tried_max = 1000;
 
+    /// Where everything lies in the memory given.
     struct layout {
         std::size_t scratches = 0;
         std::size_t connections = 0;
@@ -811,7 +829,7 @@ private:
         }
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
-            out.scratches = uring::lending::memory_bytes;
+            out.scratches = detail::uring_lending::memory_bytes;
             out.connections = aligned(out.scratches + submissions_max * sizeof(scratch));
             out.listeners = aligned(out.connections + sizes.connections * sizeof(connection));
             out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
@@ -832,44 +850,62 @@ private:
         datagram_sockets_ =
             reinterpret_cast<datagram_socket*>(memory + places.datagram_sockets);
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
-        run_first_ = run_last_ = run_count_ = 0;
-        starved_first_ = starved_last_ = 0;
-        outstanding_count_ = 0;
-        foreign_ = false;
+        empty_lines();
+        outstanding_count_ = selecting_count_ = looked_at_ = 0;
+        foreign_ = connects_pushed_ = false;
     }
 
-    /// Each operation has one completion, and its cancel at most one: the queue can't overflow.
-    static constexpr std::uint32_t completions_needed(const backend_limits& sizes) noexcept {
-        const std::uint64_t all =
-            2 * (std::uint64_t{2} * sizes.connections + accepts_armed * sizes.listeners +
-                 sizes.datagram_sockets + sizes.datagram_sends + 2) +
-            submissions_max;
-        return all < completions_max ? static_cast<std::uint32_t>(all) : completions_max + 1;
+    /// Room for a receive and a send of everybody. Where more come at once the kernel keeps them
+    /// until there is room again.
+    static constexpr std::uint32_t completions_wanted(const backend_limits& sizes) noexcept {
+        const std::uint64_t all = std::uint64_t{2} * sizes.connections +
+                                  accepts_armed * sizes.listeners + sizes.datagram_sockets +
+                                  sizes.datagram_sends + submissions_max;
+        return all < completions_most ? static_cast<std::uint32_t>(all) : completions_most;
     }
 
-    static void close_descriptor(int descriptor, bool abort) noexcept {
-        if (abort) {
-            const linger at_once{1, 0};
-            sys::setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+    // ---- what this kernel offers
+
+    NETIO_COLD static availability refused(int code) noexcept {
+        switch (code) {
+        case ENOSYS: return {false, "io_uring_setup"};
+        case EINVAL: return {false, "IORING_SETUP_DEFER_TASKRUN (Linux 6.1)"};
+        case EPERM:
+        case EACCES:
+            return {false, "io_uring_setup: kernel.io_uring_disabled or a filter forbids it"};
+        default: return {};  // out of descriptors or memory: open says so
         }
-        sys::close(descriptor);
     }
-    os_status give_up_open(int code) noexcept {
+
+    /// What a ring lacks, "" if nothing.
+    NETIO_COLD static const char* missing_from(int ring, std::uint32_t features) noexcept {
+        if ((features & detail::uring::feature_single_map) == 0 ||
+            (features & detail::uring::feature_no_drop) == 0) {
+            return "IORING_FEAT_NODROP (Linux 5.5)";
+        }
+        if ((features & detail::uring::feature_ext_arg) == 0) {
+            return "IORING_FEAT_EXT_ARG (Linux 5.11)";
+        }
+        alignas(detail::uring_lending::page_bytes)
+            std::byte page[detail::uring_lending::page_bytes] = {};
+        if (Sys::ring_register(ring, detail::uring::register_buffer_ring,
+                               detail::uring_lending::registration_of(page)) != 0) {
+            return errno == EINVAL ? "provided buffer rings (Linux 5.19)"
+                                   : "io_uring_register: a filter forbids it";
+        }
+        if (Sys::ring_enter(ring, 0, 0, detail::uring::enter_ext_arg, {}) < 0) {
+            return "io_uring_enter: a filter forbids it";
+        }
+        return "";
+    }
+
+    NETIO_COLD os_status give_up_open(int code) noexcept {
         ring_.close();
         return detail::status_of(code);
     }
-    void refill_spare() noexcept {
-        if (spare_ == 0) {
-            spare_ = sys::open_spare() + 1;  // 0 where there is none
-        }
-    }
 
-    static std::uint32_t clipped(std::size_t count) noexcept {
-        return count < INT_MAX ? static_cast<std::uint32_t>(count) : INT_MAX;
-    }
-    static iovec piece_of(bytes what) noexcept {
-        return {const_cast<std::byte*>(what.data()), what.size()};
-    }
+    // ---- blocks
+
     static std::uint32_t checked(token who, std::uint32_t count) noexcept {
         NETIO_ASSERT(who.index() < count);
         return who.index();
@@ -890,25 +926,50 @@ private:
         at.flags = flags;
     }
 
+    /// No address of a client stays in the storage once its event is given.
+    static void forget_address(detail::socket_address& of) noexcept {
+        wipe(&of, sizeof(of));
+    }
+
     // ---- the ring
 
-    void submit() noexcept { ring_.enter(0, 0, 0); }
+    void submit() noexcept {
+        ring_.enter(0, 0, 0);
+        look_at_new();
+    }
 
-    /// Into the kernel, to submit, to let it run what became ready, and to wait.
+    /// Into the kernel: to hand over what was started, to let it run what became ready, to wait.
     void enter(std::uint32_t least, std::uint64_t timeout_ns) noexcept {
-        const std::uint32_t from = ring_.completion_tail();
-        if (starved_first_ == 0) {
-            lending_.lend();
+        // Nobody passes those who wait for a buffer, so while there are any the ring has none.
+        if (starved_first_ == 0 && !lending_.lends()) {
+            lending_.lend(selecting_count_);
         }
-        ring_.enter(least, timeout_ns, uring::enter_get_events);
-        NETIO_ASSERT(!ring_.overflown());
-        lending_.take_back(ring_, from);
+        ring_.enter(least, timeout_ns, detail::uring::enter_get_events);
+        look_at_new();
+    }
+
+    /// What came is looked at once before anything is read of it: only then is it known which of
+    /// the buffers lent are used. If the kernel keeps some back for want of room it isn't known,
+    /// and they stay lent until the next time.
+    void look_at_new() noexcept {
+        for (const std::uint32_t end = ring_.completion_tail(); looked_at_ != end; ++looked_at_) {
+            lending_.note(ring_.at(looked_at_));
+        }
+        if (NETIO_LIKELY(!ring_.overflown())) {
+            lending_.take_back();
+        }
+        if (NETIO_UNLIKELY(connects_pushed_) && ring_.pending() == 0) {
+            connects_pushed_ = false;
+            for (std::uint32_t place = 0; place < submissions_max; ++place) {
+                forget_address(scratches_[place].peer);
+            }
+        }
     }
 
     submission& start(std::uint8_t opcode, int descriptor, token who,
                       scratch** with = nullptr) noexcept {
         for (int tries = 0; ring_.full(); ++tries) {
-            NETIO_ASSERT(tries < 1000);  // only a kernel without memory takes none
+            NETIO_ASSERT(tries < entries_tried_max);  // only a kernel without memory takes none
             submit();
         }
         if (with != nullptr) {
@@ -919,32 +980,40 @@ private:
         out.opcode = opcode;
         out.descriptor = descriptor;
         out.user_data = who.bits;
-        outstanding_count_ += opcode != uring::cancel ? 1 : 0;
+        outstanding_count_ += opcode != detail::uring::op_cancel ? 1 : 0;
         return out;
     }
 
     static void point_at(submission& out, scratch& with, std::size_t pieces) noexcept {
         with.message.msg_iov = with.pieces;
         with.message.msg_iovlen = static_cast<decltype(with.message.msg_iovlen)>(pieces);
-        out.address = uring::address_of(&with.message);
+        out.address = detail::address_of(&with.message);
         out.count = 1;
     }
 
     /// Asks the kernel to end one operation. Queued behind it and before any later one, so it can't
     /// hit a later operation of the same token.
     void cancel(token whose) noexcept {
-        const auto marked = static_cast<operation>(static_cast<std::uint8_t>(whose.op()) |
-                                                   cancel_mark);
-        submission& out = start(uring::cancel, -1, whose.with(marked));
-        out.flags = uring::flag_skip_success;
+        const auto marked =
+            static_cast<operation>(static_cast<std::uint8_t>(whose.op()) | cancel_mark);
+        submission& out = start(detail::uring::op_cancel, -1, whose.with(marked));
+        out.flags = detail::uring::flag_skip_success;
         out.address = whose.bits;
     }
 
     void arm_wake() noexcept {
         submission& out =
-            start(uring::poll_add, wake_, token::of(0, 0, operation::wake));
-        out.operation_flags = POLLIN;
-        out.count = uring::poll_multishot;
+            start(detail::uring::op_poll_add, wake_, token::of(0, 0, operation::wake));
+        out.operation_flags = poll_mask(detail::uring::poll_readable);
+        out.count = detail::uring::poll_multishot;
+    }
+    /// The kernel takes the mask of a poll as two halves, the lower one first.
+    static constexpr std::uint32_t poll_mask(std::uint32_t wanted) noexcept {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+        return wanted << 16;
+#else
+        return wanted;
+#endif
     }
 
     void complete(const completion& what, detail::event_writer& to) noexcept {
@@ -954,7 +1023,7 @@ private:
             cancel_missed(who.with(static_cast<operation>(op & ~cancel_mark)));
             return;
         }
-        outstanding_count_ -= (what.flags & uring::completion_more) == 0 ? 1 : 0;
+        outstanding_count_ -= (what.flags & detail::uring::completion_more) == 0 ? 1 : 0;
         switch (who.op()) {
         case operation::accept: accepted(who, what.result, to); break;
         case operation::connect: connected(who, what.result, to); break;
@@ -963,7 +1032,7 @@ private:
         case operation::receive_from: received_from(who, what, to); break;
         case operation::send_to: sent_to(who, what.result, to); break;
         default:  // wake: the word says more than the descriptor
-            if ((what.flags & uring::completion_more) == 0) {
+            if ((what.flags & detail::uring::completion_more) == 0) {
                 arm_wake();
             }
             break;
@@ -977,7 +1046,7 @@ private:
         bool again = false;
         if (whose.op() == operation::accept) {
             const listener& at = listeners_[index / accepts_armed];
-            again = at.slots[index % accepts_armed].outstanding &&
+            again = at.accepts[index % accepts_armed].outstanding &&
                     (at.flags == 0 || at.generation != whose.generation());
         } else if (whose.op() == operation::receive_from) {
             const datagram_socket& at = datagram_sockets_[index];
@@ -997,40 +1066,51 @@ private:
     /// closes and gives back what their completions brought. Only the thread of `open` can: closing
     /// the ring would end them too, but some time later.
     void end_everything() noexcept {
-        for (int tries = 0; outstanding_count_ != 0 && tries < 1000; ++tries) {
-            submission& out = start(uring::cancel, -1, token::of(0, 0, cancel_all_mark));
-            out.operation_flags = uring::cancel_any | uring::cancel_all;
-            const long entered = ring_.enter(1, 10'000'000, uring::enter_get_events);
+        read_away();
+        for (int tries = 0; outstanding_count_ != 0 && tries < entries_tried_max; ++tries) {
+            submission& out = start(detail::uring::op_cancel, -1, token::of(0, 0, cancel_all_mark));
+            out.operation_flags = detail::uring::cancel_any | detail::uring::cancel_all;
+            const int entered =
+                ring_.enter(1, ending_look_ns, detail::uring::enter_get_events);
             NETIO_ASSERT(entered >= 0 || errno != EEXIST);  // another thread's ring
-            while (ring_.unread() != 0) {
-                discard(ring_.pop());
-            }
+            static_cast<void>(entered);
+            look_at_new();
+            read_away();
         }
         NETIO_ASSERT(outstanding_count_ == 0);
     }
     static constexpr operation cancel_all_mark = static_cast<operation>(cancel_mark);
+    static constexpr std::uint64_t ending_look_ns = 10'000'000;
+
+    void read_away() noexcept {
+        while (ring_.unread() != 0) {
+            discard(ring_.pop());
+        }
+    }
 
     void discard(const completion& what) noexcept {
         const token who{what.user_data};
         if ((static_cast<std::uint8_t>(who.op()) & cancel_mark) != 0) {
             return;
         }
-        outstanding_count_ -= (what.flags & uring::completion_more) == 0 ? 1 : 0;
-        const std::uint32_t dirty_bytes = dirty(what.result);
+        outstanding_count_ -= (what.flags & detail::uring::completion_more) == 0 ? 1 : 0;
         if (who.op() == operation::accept && what.result >= 0) {
-            close_descriptor(what.result, true);
+            detail::close_socket<Sys>(what.result, true);
         } else if (who.op() == operation::receive) {
-            give(buffer_of(connections_[who.index()].buffer, what), dirty_bytes);
+            connection& at = connections_[who.index()];
+            give(buffer_of(at.buffer, (at.flags & into_memory) == 0, what), dirty(what.result));
         } else if (who.op() == operation::receive_from) {
-            give(buffer_of(datagram_sockets_[who.index()].buffer, what), dirty_bytes);
+            give(buffer_of(datagram_sockets_[who.index()].buffer, true, what), dirty(what.result));
         }
     }
 
     // ---- buffers
 
-    /// The buffer a receive was given, by the ring or by us; none_index if none.
-    std::uint32_t buffer_of(std::uint32_t& own, const completion& what) noexcept {
+    /// The buffer a receive into the pool was given, by the ring or by us; none_index if none.
+    std::uint32_t buffer_of(std::uint32_t& own, bool into_pool, const completion& what) noexcept {
         if (own == 0) {
+            NETIO_ASSERT(!into_pool || selecting_count_ != 0);
+            selecting_count_ -= into_pool ? 1 : 0;
             return lending_.named_by(what);
         }
         const std::uint32_t index = own - 1;
@@ -1045,25 +1125,18 @@ private:
             pool_->give(buffer, side::input, dirty_bytes);
         }
     }
-
-    links& links_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        return (id & datagram_kind) != 0 ? datagram_sockets_[index].starved
-                                         : connections_[index].starved;
+    void choose_buffer(submission& out) noexcept {
+        out.flags = detail::uring::flag_buffer_select;
+        out.priority = detail::uring::poll_first;
+        out.buffer_group = detail::uring_lending::group;
+        ++selecting_count_;
     }
-    void link_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) == 0);
-        flags_of(id) |= starved;
-        links_of(id) = {starved_last_, 0};
-        (starved_last_ != 0 ? links_of(starved_last_).next : starved_first_) = id;
-        starved_last_ = id;
-    }
-    void unlink_starved(std::uint32_t id) noexcept {
-        NETIO_ASSERT((flags_of(id) & starved) != 0);
-        flags_of(id) &= ~starved;
-        const links around = links_of(id);
-        (around.previous != 0 ? links_of(around.previous).next : starved_first_) = around.next;
-        (around.next != 0 ? links_of(around.next).previous : starved_last_) = around.previous;
+    /// Bytes are there, and no buffer for them.
+    void starve(std::uint32_t id) noexcept {
+        if (pool_->room(side::input) == 0) {
+            pool_->take(side::input);  // fails, and is counted
+        }
+        link_starved(id);
     }
 
     /// Those that found no buffer though bytes are there, in the order they came: each is given one
@@ -1089,44 +1162,7 @@ private:
 
     // ---- the run list: blocks whose next step needs no completion
 
-    std::uint32_t& next_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].next;
-        case datagram_kind: return datagram_sockets_[index].next;
-        default: return datagram_sends_[index].next;
-        }
-    }
-    std::uint32_t& flags_of(std::uint32_t id) noexcept {
-        const std::uint32_t index = (id & id_index) - 1;
-        switch (id & ~id_index) {
-        case 0: return connections_[index].flags;
-        case datagram_kind: return datagram_sockets_[index].flags;
-        default: return datagram_sends_[index].flags;
-        }
-    }
-    void link(std::uint32_t id) noexcept {
-        std::uint32_t& flags = flags_of(id);
-        if ((flags & in_run_list) != 0) {
-            return;
-        }
-        flags |= in_run_list;
-        next_of(id) = 0;
-        (run_last_ != 0 ? next_of(run_last_) : run_first_) = id;
-        run_last_ = id;
-        ++run_count_;
-    }
-    std::uint32_t unlink_first() noexcept {
-        NETIO_ASSERT(run_count_ != 0 && run_first_ != 0);
-        const std::uint32_t id = run_first_;
-        run_first_ = next_of(id);
-        if (run_first_ == 0) {
-            run_last_ = 0;
-        }
-        flags_of(id) &= ~in_run_list;
-        --run_count_;
-        return id;
-    }
+    /// Steps through at most `nodes` blocks while more than `spare` events have room; those left.
     std::uint32_t work_off_run_list(detail::event_writer& to, std::uint32_t nodes,
                                     std::uint32_t spare) noexcept {
         while (nodes != 0 && to.room() > spare) {
@@ -1145,14 +1181,19 @@ private:
     void step_connection(std::uint32_t index, detail::event_writer& to) noexcept {
         connection& at = connections_[index];
         const token who = token::of(index, at.generation);
-        if ((at.flags & closing) == 0) {
+        if ((at.flags & closing) != 0) {
+            if (idle(at)) {
+                detail::close_socket<Sys>(at.descriptor, (at.flags & abortive) != 0);
+                at = connection{};
+                to.put(who, operation::close, event_kind::closed);
+            }
+        } else if ((at.flags & result_connected) != 0) {
+            at.flags &= ~result_connected;
+            to.put(who, operation::connect, event_kind::connected).handle = at.descriptor;
+        } else {
             NETIO_ASSERT((at.flags & stopping) != 0);
             end_receive(at);
             to.put(who, operation::receive, event_kind::received).disarmed = true;
-        } else if (idle(at)) {
-            close_descriptor(at.descriptor, (at.flags & abortive) != 0);
-            at = connection{};
-            to.put(who, operation::close, event_kind::closed);
         }
     }
 
@@ -1177,6 +1218,17 @@ private:
         at.flags &= ~(receiving | into_memory | stopping);
     }
 
+    /// A connect to a path is done at once or not at all; the ring would hand it to a thread.
+    os_status connect_to_path(connection& at, const stream_address& address,
+                              const socket_options& options, token who) noexcept {
+        const os_handle made = detail::connect_stream<Sys>(address, options);
+        if (made) {
+            begin(at, static_cast<int>(made.handle), who, attached | result_connected);
+            link(who.index() + 1);
+        }
+        return made.status;
+    }
+
     void connected(token who, std::int32_t result, detail::event_writer& to) noexcept {
         connection& at = connection_of(who);
         NETIO_ASSERT((at.flags & connecting) != 0);
@@ -1195,13 +1247,14 @@ private:
     /// kernel chooses once bytes exist. The last asks for readiness first, for without that the
     /// kernel reports the lack of a buffer even where there is nothing to put into it.
     void arm_receive(connection& at, token who) noexcept {
-        submission& out = start(uring::receive, at.descriptor, who.with(operation::receive));
+        submission& out =
+            start(detail::uring::op_receive, at.descriptor, who.with(operation::receive));
         at.flags |= receive_sent;
         if ((at.flags & into_memory) != 0) {
             out.address = at.into;
             out.count = at.receive_count;
         } else if (at.buffer != 0) {
-            out.address = uring::address_of(pool_->data(at.buffer - 1));
+            out.address = detail::address_of(pool_->data(at.buffer - 1));
             out.count = pool_->buffer_bytes();
             out.operation_flags = MSG_DONTWAIT;
         } else {
@@ -1209,16 +1262,12 @@ private:
             out.count = pool_->buffer_bytes();
         }
     }
-    static void choose_buffer(submission& out) noexcept {
-        out.flags = uring::flag_buffer_select;
-        out.priority = uring::poll_first;
-        out.buffer_group = uring::lending::group;
-    }
 
     void received(token who, const completion& what, detail::event_writer& to) noexcept {
         connection& at = connection_of(who);
         NETIO_ASSERT((at.flags & receive_sent) != 0);
-        const std::uint32_t buffer = buffer_of(at.buffer, what);
+        const std::uint32_t buffer =
+            buffer_of(at.buffer, (at.flags & into_memory) == 0, what);
         at.flags &= ~receive_sent;
         if ((at.flags & closing) != 0) {
             give(buffer, dirty(what.result));
@@ -1250,7 +1299,7 @@ private:
             end_receive(at);
             to.put(who, operation::receive, event_kind::received).disarmed = true;
         } else if (code == ENOBUFS && (at.flags & into_memory) == 0) {
-            link_starved(who.index() + 1);
+            starve(who.index() + 1);
         } else if (passing) {
             arm_receive(at, who);
         } else {
@@ -1262,6 +1311,28 @@ private:
                 to.fail(who, operation::receive, detail::error_of(code), code);
             }
         }
+    }
+
+    /// The slices, of which the array is copied where there are several. Flags are the caller's.
+    submission& arm_send(connection& at, token who, std::span<const bytes> slices) noexcept {
+        NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
+        NETIO_ASSERT(!slices[0].empty());
+        const token as = who.with(operation::send);
+        if (slices.size() == 1) {
+            submission& out = start(detail::uring::op_send, at.descriptor, as);
+            out.address = detail::address_of(slices[0].data());
+            out.count = detail::clipped(slices[0].size());
+            return out;
+        }
+        scratch* with = nullptr;
+        submission& out = start(detail::uring::op_send_message, at.descriptor, as, &with);
+        for (std::size_t index = 0; index < slices.size(); ++index) {
+            NETIO_ASSERT(!slices[index].empty());
+            with->pieces[index].iov_base = const_cast<std::byte*>(slices[index].data());
+            with->pieces[index].iov_len = slices[index].size();
+        }
+        point_at(out, *with, slices.size());
+        return out;
     }
 
     void sent(token who, std::int32_t result, detail::event_writer& to) noexcept {
@@ -1280,30 +1351,30 @@ private:
 
     // ---- listeners
 
-    void arm_accept(std::uint32_t index, std::uint32_t slot) noexcept {
+    void arm_accept(std::uint32_t index, std::uint32_t place) noexcept {
         listener& at = listeners_[index];
-        accept_slot& mine = at.slots[slot];
+        detail::uring_accept& mine = at.accepts[place];
         if (mine.outstanding) {
             return;  // of an accept that was stopped; armed again when its completion comes
         }
         mine.outstanding = true;
         mine.peer_bytes = sizeof(mine.peer);
         submission& out = start(
-            uring::accept, at.descriptor,
-            token::of(index * accepts_armed + slot, at.generation, operation::accept));
-        out.address = uring::address_of(&mine.peer);
-        out.second_address = uring::address_of(&mine.peer_bytes);
+            detail::uring::op_accept, at.descriptor,
+            token::of(index * accepts_armed + place, at.generation, operation::accept));
+        out.address = detail::address_of(&mine.peer);
+        out.second_address = detail::address_of(&mine.peer_bytes);
         out.operation_flags = SOCK_NONBLOCK | SOCK_CLOEXEC;
     }
 
     /// No new ones. The kernel is entered at once: a pending accept holds the listening socket, so
     /// only after this does closing the descriptor close it. What was accepted meanwhile waits in
     /// the completion queue and is delivered.
-    void forget_listener(std::uint32_t index) noexcept {
+    NETIO_COLD void forget_listener(std::uint32_t index) noexcept {
         listener& at = listeners_[index];
-        for (std::uint32_t slot = 0; slot < accepts_armed; ++slot) {
-            if (at.slots[slot].outstanding) {
-                cancel(token::of(index * accepts_armed + slot, at.generation, operation::accept));
+        for (std::uint32_t place = 0; place < accepts_armed; ++place) {
+            if (at.accepts[place].outstanding) {
+                cancel(token::of(index * accepts_armed + place, at.generation, operation::accept));
             }
         }
         at.flags = 0;
@@ -1312,9 +1383,10 @@ private:
 
     void accepted(token who, std::int32_t result, detail::event_writer& to) noexcept {
         const std::uint32_t index = who.index() / accepts_armed;
+        const std::uint32_t place = who.index() % accepts_armed;
         const token owner = token::of(index, who.generation());
         listener& at = listener_of(owner);
-        accept_slot& mine = at.slots[who.index() % accepts_armed];
+        detail::uring_accept& mine = at.accepts[place];
         NETIO_ASSERT(mine.outstanding);
         mine.outstanding = false;
         const bool current = at.flags != 0 && at.generation == who.generation();
@@ -1322,59 +1394,30 @@ private:
             event& out = to.put(owner, operation::accept, event_kind::accepted);
             out.handle = result;
             out.peer = detail::to_endpoint(mine.peer, mine.peer_bytes);
+            forget_address(mine.peer);
+            if (out.peer.family == address_family::unix_path) {
+                out.peer.scope_id = detail::peer_process<Sys>(result);
+            }
         } else if (current && !passing_accept(-result)) {
-            fail_accept(index, -result, to);
+            const os_status told = spare_.accept_failed(at.descriptor, -result);
+            forget_listener(index);
+            to.fail(owner, operation::accept, told.why, told.os_code);
         }
         if (at.flags != 0) {
-            arm_accept(index, who.index() % accepts_armed);
+            arm_accept(index, place);
         }
     }
 
     /// Errors of one client, and the end of an accept that belonged to a start before this one.
     static bool passing_accept(int code) noexcept {
-        switch (code) {
-        case ECANCELED:
-        case EAGAIN:
-        case EINTR:
-        case ECONNABORTED:
-        case EPROTO:
-        case EPERM:
-        case ENETDOWN:
-        case ENOPROTOOPT:
-        case EHOSTDOWN:
-        case ENONET:
-        case EHOSTUNREACH:
-        case EOPNOTSUPP:
-        case ENETUNREACH:
-        case ETIMEDOUT:
-        case ECONNRESET: return true;
-        default: return false;
-        }
-    }
-
-    void fail_accept(std::uint32_t index, int code, detail::event_writer& to) noexcept {
-        listener& at = listeners_[index];
-        const bool exhausted =
-            code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM;
-        if (exhausted && spare_ != 0) {
-            sys::close(spare_ - 1);
-            spare_ = 0;
-            const int accepted = sys::accept(at.descriptor, nullptr, nullptr);
-            if (accepted >= 0) {
-                sys::close(accepted);
-            }
-            refill_spare();
-        }
-        forget_listener(index);
-        to.fail(token::of(index, at.generation), operation::accept,
-                exhausted ? error::descriptors_empty : detail::error_of(code), code);
+        return code == ECANCELED || code == EAGAIN || detail::of_one_client(code);
     }
 
     // ---- datagrams
 
     void arm_datagram(datagram_socket& at, token who) noexcept {
-        submission& out =
-            start(uring::receive_message, at.descriptor, who.with(operation::receive_from));
+        submission& out = start(detail::uring::op_receive_message, at.descriptor,
+                                who.with(operation::receive_from));
         at.flags |= receive_sent;
         at.message = msghdr{};
         at.message.msg_name = &at.peer;
@@ -1382,7 +1425,7 @@ private:
         at.message.msg_iov = &at.piece;
         at.message.msg_iovlen = 1;
         at.piece = {nullptr, pool_->buffer_bytes()};
-        out.address = uring::address_of(&at.message);
+        out.address = detail::address_of(&at.message);
         out.count = 1;
         if (at.buffer != 0) {
             at.piece.iov_base = pool_->data(at.buffer - 1);
@@ -1393,11 +1436,10 @@ private:
     }
 
     void received_from(token who, const completion& what, detail::event_writer& to) noexcept {
-        NETIO_ASSERT(who.index() < sizes_.datagram_sockets);
-        datagram_socket& at = datagram_sockets_[who.index()];
+        datagram_socket& at = datagram_sockets_[checked(who, sizes_.datagram_sockets)];
         NETIO_ASSERT(at.generation == who.generation());
         NETIO_ASSERT((at.flags & receive_sent) != 0);
-        const std::uint32_t buffer = buffer_of(at.buffer, what);
+        const std::uint32_t buffer = buffer_of(at.buffer, true, what);
         at.flags &= ~receive_sent;
         if ((at.flags & closing) != 0) {
             give(buffer, dirty(what.result));
@@ -1405,7 +1447,7 @@ private:
             return;
         }
         if (what.result == -ENOBUFS) {
-            link_starved(datagram_kind | (who.index() + 1));
+            starve(datagram_kind | (who.index() + 1));
             return;
         }
         if (what.result < 0) {
@@ -1416,6 +1458,7 @@ private:
             out.buffer_index = buffer;
             out.truncated = (at.message.msg_flags & MSG_TRUNC) != 0;
             out.peer = detail::to_endpoint(at.peer, at.message.msg_namelen);
+            forget_address(at.peer);
         }
         arm_datagram(at, who);
     }
@@ -1429,28 +1472,16 @@ private:
     }
 
     void arm_send_to(datagram_send& at, token who) noexcept {
-        detail::socket_address peer;
-        const socklen_t size = detail::to_socket_address(at.peer, peer);
-        if (size == 0) {
-            at.code = EDESTADDRREQ;
-            link(send_kind | (who.index() + 1));
-            return;
-        }
         ++at.tries;
-        scratch* with = nullptr;
-        submission& out =
-            start(uring::send_message, at.descriptor, who.with(operation::send_to), &with);
-        with->peer = peer;
-        with->message.msg_name = &with->peer;
-        with->message.msg_namelen = size;
-        with->pieces[0] = {reinterpret_cast<void*>(static_cast<std::uintptr_t>(at.from)), at.count};
+        submission& out = start(detail::uring::op_send_message, at.descriptor,
+                                who.with(operation::send_to));
+        out.address = detail::address_of(&at.message);
+        out.count = 1;
         out.operation_flags = MSG_NOSIGNAL;
-        point_at(out, *with, 1);
     }
 
     void sent_to(token who, std::int32_t result, detail::event_writer& to) noexcept {
-        NETIO_ASSERT(who.index() < sizes_.datagram_sends);
-        datagram_send& at = datagram_sends_[who.index()];
+        datagram_send& at = datagram_sends_[checked(who, sizes_.datagram_sends)];
         NETIO_ASSERT(at.generation == who.generation() && at.flags != 0);
         // An error of an earlier datagram is fetched by the first attempt; the second one sends.
         const bool passing = result == -ECONNREFUSED || result == -EINTR;
@@ -1475,44 +1506,28 @@ private:
         }
     }
 
-    // ---- waking
-
-    /// From here on a wake must be written; false if one came before.
-    bool announce_sleep() noexcept {
-        return (wake_state_.fetch_or(wake_asleep) & wake_woken) == 0;
-    }
-    void take_wake(detail::event_writer& to) noexcept {
-        if ((wake_state_.fetch_and(~(wake_asleep | wake_woken)) & wake_woken) != 0) {
-            to.put({}, operation::wake, event_kind::woken);
-        }
-    }
-
     backend_limits sizes_{};
-    uring::ring ring_{};
-    uring::lending lending_{};
+    detail::uring_queues<Sys> ring_{};
+    detail::uring_lending lending_{};
     buffer_pool* pool_ = nullptr;
     scratch* scratches_ = nullptr;
-    connection* connections_ = nullptr;
     listener* listeners_ = nullptr;
-    datagram_socket* datagram_sockets_ = nullptr;
-    datagram_send* datagram_sends_ = nullptr;
-    std::uint32_t run_first_ = 0;
-    std::uint32_t run_last_ = 0;
-    std::uint32_t run_count_ = 0;
-    std::uint32_t starved_first_ = 0;
-    std::uint32_t starved_last_ = 0;
     std::uint32_t outstanding_count_ = 0;  // completions to come, without those of cancels
+    std::uint32_t selecting_count_ = 0;    // receives in the kernel that will need a buffer lent
+    std::uint32_t looked_at_ = 0;          // completions so far that `look_at_new` has seen
     int wake_ = 0;
-    int spare_ = 0;  // plus one; given up for an accept when descriptors have run out
     bool open_ = false;
     bool waiting_ = false;
     bool foreign_ = false;  // another loop waits on our handle
-    std::atomic<std::uint32_t> wake_state_{0};
+    bool connects_pushed_ = false;  // their addresses are still to be forgotten
+    detail::spare_descriptor<Sys> spare_;
+    detail::wake_word wake_word_;
 };
 
-static_assert(backend<io_uring_prototype>);
+using io_uring = basic_io_uring<>;
+static_assert(backend<io_uring>);
 
-}  // namespace netio_test
+NETIO_END
 
 #endif
 
