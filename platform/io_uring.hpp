@@ -213,6 +213,9 @@ public:
     /// Pushed and not taken by the kernel yet.
     std::uint32_t pending() const noexcept { return tail_ - load(submission_head_); }
     bool full() const noexcept { return pending() > submission_mask_; }
+    /// How many were pushed so far; whether the kernel took that many.
+    std::uint32_t pushed() const noexcept { return tail_; }
+    bool took(std::uint32_t count) const noexcept { return tail_ - count >= pending(); }
 
     uring::submission& push() noexcept {
         NETIO_ASSERT(!full());
@@ -406,7 +409,7 @@ struct uring_connection {
         std::uint64_t into;   // receive into the caller's memory: its address
         block_links starved;  // receive into the pool: its place among those without a buffer
     };
-    std::uint32_t receive_count;  // bytes of `into`, or credit left
+    std::uint32_t receive_count;  // bytes of `into`, or credit left; of a close its submission
     std::uint32_t buffer;         // plus one: taken for a receive that had found none
 };
 static_assert(sizeof(uring_connection) <= 40, "the budget of a connection in a backend");
@@ -548,7 +551,8 @@ public:
         wake_word_.close<Sys>();
         end_everything();
         for (std::uint32_t index = 0; index < sizes_.connections; ++index) {
-            if ((connections_[index].flags & (attached | connecting)) != 0) {
+            const std::uint32_t flags = connections_[index].flags;
+            if ((flags & (attached | connecting)) != 0 && (flags & close_sent) == 0) {
                 Sys::close(connections_[index].descriptor);
             }
         }
@@ -648,6 +652,7 @@ public:
         at.flags |= stopping;
         if ((at.flags & starved) != 0) {
             unlink_starved(who.index() + 1);
+            at.flags |= result_disarmed;
             link(who.index() + 1);
         } else {
             cancel(who.with(operation::receive));
@@ -680,13 +685,13 @@ public:
             unlink_starved(who.index() + 1);
         }
         at.flags |= closing | (abort ? abortive : 0);
-        // A pending operation holds the file: the descriptor is closed when the last one has ended.
+        // A pending operation holds the file: the socket is closed when the last one has ended.
         for (const operation each : {operation::connect, operation::receive, operation::send}) {
             if (in_kernel(at, each)) {
                 cancel(who.with(each));
             }
         }
-        end_if_idle(who.index());
+        close_if_idle(at, who.index());
     }
 
     os_status start_receive_from(socket_handle handle, token who) noexcept {
@@ -745,6 +750,7 @@ public:
         detail::event_writer to(out);
         wake_word_.take(to);
         serve_starved();
+        std::uint32_t nodes = 0;
         // Completions are made inside the enter call only, so those unread become fewer without it.
         if (ring_.unread() < out.size()) {
             const bool local = run_count_ != 0 || to.count() != 0 || ring_.unread() != 0 ||
@@ -754,13 +760,14 @@ public:
             if (to.count() == 0) {
                 wake_word_.take(to);
             }
+            // What is linked may have a submission behind it, and is over once that was taken.
+            nodes = ring_.pending() == 0 ? run_count_ : 0;
         }
-        const std::uint32_t nodes =
-            work_off_run_list(to, run_count_, ring_.unread() != 0 ? to.room() / 2 : 0);
+        nodes = work_off_run_list(to, nodes, ring_.unread() != 0 ? to.room() / 2 : 0);
         while (ring_.unread() != 0 && to.room() != 0) {
             complete(ring_.pop(), to);
         }
-        work_off_run_list(to, nodes < run_count_ ? run_count_ : nodes, 0);
+        work_off_run_list(to, nodes, 0);
         waiting_ = false;
         if (foreign_) {
             wake_word_.announce_sleep();
@@ -806,7 +813,10 @@ private:
     static constexpr std::uint32_t stopping = 1u << 10;
     static constexpr std::uint32_t sending = 1u << 11;
     static constexpr std::uint32_t send_over = 1u << 12;         // end_send was called
-    static constexpr std::uint32_t result_connected = 1u << 13;  // the next wait gives it
+    static constexpr std::uint32_t close_sent = 1u << 13;  // the descriptor is the kernel's
+    // Results that the next wait will give.
+    static constexpr std::uint32_t result_connected = 1u << 14;
+    static constexpr std::uint32_t result_disarmed = 1u << 15;
 
     static constexpr std::uint32_t accepts_armed = detail::uring_accepts_armed;
     static constexpr std::uint32_t submissions_max = 128;
@@ -980,7 +990,9 @@ private:
         out.opcode = opcode;
         out.descriptor = descriptor;
         out.user_data = who.bits;
-        outstanding_count_ += opcode != detail::uring::op_cancel ? 1 : 0;
+        const bool silent =
+            opcode == detail::uring::op_cancel || opcode == detail::uring::op_close;
+        outstanding_count_ += silent ? 0 : 1;
         return out;
     }
 
@@ -1022,6 +1034,9 @@ private:
         if ((op & cancel_mark) != 0) {
             cancel_missed(who.with(static_cast<operation>(op & ~cancel_mark)));
             return;
+        }
+        if (who.op() == operation::close) {
+            return;  // it failed: Linux closes even then
         }
         outstanding_count_ -= (what.flags & detail::uring::completion_more) == 0 ? 1 : 0;
         switch (who.op()) {
@@ -1066,6 +1081,9 @@ private:
     /// closes and gives back what their completions brought. Only the thread of `open` can: closing
     /// the ring would end them too, but some time later.
     void end_everything() noexcept {
+        for (int tries = 0; ring_.pending() != 0 && tries < entries_tried_max; ++tries) {
+            submit();  // closes among them
+        }
         read_away();
         for (int tries = 0; outstanding_count_ != 0 && tries < entries_tried_max; ++tries) {
             submission& out = start(detail::uring::op_cancel, -1, token::of(0, 0, cancel_all_mark));
@@ -1090,7 +1108,8 @@ private:
 
     void discard(const completion& what) noexcept {
         const token who{what.user_data};
-        if ((static_cast<std::uint8_t>(who.op()) & cancel_mark) != 0) {
+        if ((static_cast<std::uint8_t>(who.op()) & cancel_mark) != 0 ||
+            who.op() == operation::close) {
             return;
         }
         outstanding_count_ -= (what.flags & detail::uring::completion_more) == 0 ? 1 : 0;
@@ -1182,16 +1201,26 @@ private:
         connection& at = connections_[index];
         const token who = token::of(index, at.generation);
         if ((at.flags & closing) != 0) {
-            if (idle(at)) {
-                detail::close_socket<Sys>(at.descriptor, (at.flags & abortive) != 0);
+            if ((at.flags & close_sent) == 0) {
+                close_if_idle(at, index);  // it was linked for something else before
+            } else if (ring_.took(at.receive_count)) {
                 at = connection{};
                 to.put(who, operation::close, event_kind::closed);
+            } else {
+                link(index + 1);
             }
-        } else if ((at.flags & result_connected) != 0) {
+            return;
+        }
+        if ((at.flags & result_connected) != 0) {
             at.flags &= ~result_connected;
             to.put(who, operation::connect, event_kind::connected).handle = at.descriptor;
+        }
+        if ((at.flags & result_disarmed) == 0) {
+            return;
+        }
+        if (to.room() == 0) {
+            link(index + 1);
         } else {
-            NETIO_ASSERT((at.flags & stopping) != 0);
             end_receive(at);
             to.put(who, operation::receive, event_kind::received).disarmed = true;
         }
@@ -1209,13 +1238,26 @@ private:
     static bool idle(const connection& at) noexcept {
         return (at.flags & (connecting | receive_sent | sending)) == 0;
     }
-    void end_if_idle(std::uint32_t index) noexcept {
-        if (idle(connections_[index])) {
-            link(index + 1);
+    /// Nothing of a connection that closes is in the kernel any more: the ring closes its socket,
+    /// beside whatever else the next enter call does, and `closed` is told after that call.
+    void close_if_idle(connection& at, std::uint32_t index) noexcept {
+        if (!idle(at) || (at.flags & close_sent) != 0) {
+            return;
         }
+        if ((at.flags & abortive) != 0) {
+            // Without a shutdown before, so the reset leaves no TIME_WAIT on this side.
+            const linger at_once{1, 0};
+            Sys::setsockopt(at.descriptor, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+        }
+        at.flags |= close_sent;
+        submission& out = start(detail::uring::op_close, at.descriptor,
+                                token::of(index, at.generation, operation::close));
+        out.flags = detail::uring::flag_skip_success;
+        at.receive_count = ring_.pushed();
+        link(index + 1);
     }
     static void end_receive(connection& at) noexcept {
-        at.flags &= ~(receiving | into_memory | stopping);
+        at.flags &= ~(receiving | into_memory | stopping | result_disarmed);
     }
 
     /// A connect to a path is done at once or not at all; the ring would hand it to a thread.
@@ -1234,7 +1276,7 @@ private:
         NETIO_ASSERT((at.flags & connecting) != 0);
         at.flags = (at.flags & ~connecting) | attached;
         if ((at.flags & closing) != 0) {
-            end_if_idle(who.index());
+            close_if_idle(at, who.index());
         } else if (result < 0) {
             at.flags |= receive_over | send_over;
             to.fail(plain(who), operation::connect, detail::error_of(-result), -result);
@@ -1271,7 +1313,7 @@ private:
         at.flags &= ~receive_sent;
         if ((at.flags & closing) != 0) {
             give(buffer, dirty(what.result));
-            end_if_idle(who.index());
+            close_if_idle(at, who.index());
             return;
         }
         if (what.result <= 0) {
@@ -1340,7 +1382,7 @@ private:
         NETIO_ASSERT((at.flags & sending) != 0);
         at.flags &= ~sending;
         if ((at.flags & closing) != 0) {
-            end_if_idle(who.index());
+            close_if_idle(at, who.index());
         } else if (result > 0) {
             to.put(plain(who), operation::send, event_kind::sent).byte_count =
                 static_cast<std::uint32_t>(result);
