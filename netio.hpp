@@ -15800,10 +15800,11 @@ public:
             return false;
         }
         // From the clock as the last turn read it, which is late by what that turn took: where
-        // something is due soon it is read again.
-        std::uint64_t until_due = sleep_ns(w_.now_ns);
+        // something is due soon it is read again. What the backend has at hand is its own to know:
+        // it may sleep on what it only started.
+        std::uint64_t until_due = due_ns(w_.now_ns);
         if (until_due != 0 && until_due < due_soon_ns) {
-            until_due = sleep_ns();
+            until_due = due_ns(w_.backend.now_ns());
         }
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         bound_accepts();
@@ -15828,13 +15829,15 @@ public:
     }
 
     /// Nanoseconds until this worker has something to do of itself; 0: now, forever_ns: never.
-    std::uint64_t sleep_ns() noexcept { return sleep_ns(w_.backend.now_ns()); }
+    std::uint64_t sleep_ns() noexcept {
+        return w_.backend.ready() ? 0 : due_ns(w_.backend.now_ns());
+    }
 
 private:
-    std::uint64_t sleep_ns(std::uint64_t now_ns) noexcept {
+    std::uint64_t due_ns(std::uint64_t now_ns) noexcept {
         if (core_.touched.first != 0 || core_.due.first != 0 || !core_.posts.empty() ||
-            w_.sweeping || core_.someone_can_go() ||
-            w_.backend.ready() || w_.listeners_seen != listeners_version() || end_is_asked_for()) {
+            w_.sweeping || core_.someone_can_go() || w_.listeners_seen != listeners_version() ||
+            end_is_asked_for()) {
             return 0;
         }
         std::uint64_t due = core_.wheel_of_connections.next_due();
