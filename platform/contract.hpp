@@ -191,6 +191,15 @@ concept backend_sends_now = requires(B b, std::span<const bytes> slices, token w
     { b.send_now(who, slices) } noexcept -> std::same_as<bool>;
 };
 
+/// A send's event ends the wait it comes in. Where nobody waits for it, that is a wait for nothing:
+/// a backend may offer `send_quietly`, under the preconditions of `start_send`. Its one event comes
+/// with the next that comes anyhow, or `quiet_ns_max` after the kernel was told.
+template <class B>
+concept backend_sends_quietly = requires(B b, std::span<const bytes> slices, token who) {
+    { B::quiet_ns_max } -> std::convertible_to<std::uint64_t>;
+    { b.send_quietly(who, slices) } noexcept;
+};
+
 /// Where the backend itself decides how many connections it accepts at a time it may offer
 /// `bound_accepts(most)`: no more `accepted` come from here on, until it is called again;
 /// none_index: as many as there are. What stays in the queue is another worker's to take.

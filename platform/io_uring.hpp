@@ -328,6 +328,7 @@ public:
     /// At most `most` buffers: as many as could be asked for.
     void lend(std::uint32_t most) noexcept {
         NETIO_ASSERT(tail_ == head_);
+        high_water_ = pool_->stats(side::input).high_water;
         const std::uint32_t room = pool_->room(side::input);
         most = most < room ? most : room;
         most = most < entries ? most : entries;
@@ -359,13 +360,18 @@ public:
     /// Back to the pool what no completion named, the last one lent first. Nothing was written to
     /// them: the kernel chooses a buffer only once it has bytes for it.
     void take_back() noexcept {
+        bool unused = false;
         while (tail_ != head_) {
             --tail_;
             const std::uint16_t id = entries_[tail_ % entries].id;
             pool_->give(lent_[id] - 1, side::input, 0);
             forget(id);
+            unused = true;
         }
-        publish();
+        if (unused) {
+            pool_->forget_unused(side::input, high_water_);
+            publish();
+        }
     }
 
     /// The buffer a completion names, or none_index. From here on it is the caller's.
@@ -392,6 +398,7 @@ private:
 
     buffer_pool* pool_ = nullptr;
     uring::provided_buffer* entries_ = nullptr;
+    std::uint32_t high_water_ = 0;  // of the pool, before it lent
     std::uint32_t free_count_ = 0;
     std::uint16_t head_ = 0;  // the kernel's: as many as completions named
     std::uint16_t tail_ = 0;
@@ -406,13 +413,15 @@ struct uring_connection {
     std::uint32_t flags;
     std::uint32_t next;  // in the run list, an id
     union {
-        std::uint64_t into;   // receive into the caller's memory: its address
-        block_links starved;  // receive into the pool: its place among those without a buffer
+        std::uint64_t into;    // receive into the caller's memory: its address
+        block_links starved;   // receive into the pool: its place among those without a buffer
+        std::uint32_t buffer;  // plus one: taken for a receive that had found none
     };
     std::uint32_t receive_count;  // bytes of `into`, or credit left; of a close its submission
-    std::uint32_t buffer;         // plus one: taken for a receive that had found none
+    std::uint32_t send_count;     // of a quiet send
+    std::uint64_t send_from;      // its address
 };
-static_assert(sizeof(uring_connection) <= 40, "the budget of a connection in a backend");
+static_assert(sizeof(uring_connection) == 40, "the budget of a connection in a backend");
 
 inline constexpr std::uint32_t uring_accepts_armed = 4;
 
@@ -497,6 +506,8 @@ public:
     static constexpr std::uint32_t receive_credit = 1;
     /// Connections that may still come after stop_accept.
     static constexpr std::uint32_t late_accepts_max = detail::uring_accepts_armed;
+    /// So long a wait may keep the event of a quiet send to itself.
+    static constexpr std::uint64_t quiet_ns_max = 1'000'000;
 
     basic_io_uring() noexcept = default;
     basic_io_uring(const basic_io_uring&) = delete;
@@ -633,6 +644,7 @@ public:
         at.flags |= receiving;
         if (into.empty()) {
             NETIO_ASSERT(credit != 0);
+            at.into = 0;  // no buffer yet
             at.receive_count = credit;
         } else {
             at.flags |= into_memory;
@@ -653,19 +665,33 @@ public:
         if ((at.flags & starved) != 0) {
             unlink_starved(who.index() + 1);
             at.flags |= result_disarmed;
-            link(who.index() + 1);
+            link_due(who.index() + 1);
         } else {
             cancel(who.with(operation::receive));
         }
     }
 
     void start_send(token who, std::span<const bytes> slices) noexcept {
-        connection& at = connection_of(who);
-        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
-        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
-        at.flags |= sending;
+        arm_send(sender_of(who), who, slices).operation_flags = MSG_NOSIGNAL;
+    }
+
+    /// The kernel says nothing of a send that is whole at once. In this form it is exactly so: it
+    /// waits for nothing (MSG_DONTWAIT), and a part of it counts as a failure (MSG_WAITALL), which
+    /// is told. So what the kernel took and did not speak of is sent.
+    void send_quietly(token who, std::span<const bytes> slices) noexcept {
+        if (slices.size() != 1) {
+            start_send(who, slices);  // where it has to wait, only one slice is remembered
+            return;
+        }
+        connection& at = sender_of(who);
         submission& out = arm_send(at, who, slices);
-        out.operation_flags = MSG_NOSIGNAL;
+        out.operation_flags = MSG_NOSIGNAL | MSG_DONTWAIT | MSG_WAITALL;
+        out.flags = detail::uring::flag_skip_success;
+        --outstanding_count_;
+        at.flags |= quiet;
+        at.send_from = out.address;
+        at.send_count = out.count;
+        link(who.index() + 1);
     }
 
     void end_send(token who) noexcept {
@@ -685,6 +711,7 @@ public:
             unlink_starved(who.index() + 1);
         }
         at.flags |= closing | (abort ? abortive : 0);
+        urgent_ = urgent_ || (at.flags & quiet) != 0;
         // A pending operation holds the file: the socket is closed when the last one has ended.
         for (const operation each : {operation::connect, operation::receive, operation::send}) {
             if (in_kernel(at, each)) {
@@ -713,7 +740,7 @@ public:
         at.flags |= closing;
         if ((at.flags & starved) != 0) {
             unlink_starved(datagram_kind | (who.index() + 1));
-            link(datagram_kind | (who.index() + 1));
+            link_due(datagram_kind | (who.index() + 1));
         } else {
             cancel(who.with(operation::receive_from));
         }
@@ -739,7 +766,7 @@ public:
             arm_send_to(at, who);
         } else {
             at.code = EDESTADDRREQ;
-            link(send_kind | (who.index() + 1));
+            link_due(send_kind | (who.index() + 1));
         }
     }
 
@@ -750,24 +777,26 @@ public:
         detail::event_writer to(out);
         wake_word_.take(to);
         serve_starved();
-        std::uint32_t nodes = 0;
-        // Completions are made inside the enter call only, so those unread become fewer without it.
-        if (ring_.unread() < out.size()) {
-            const bool local = run_count_ != 0 || to.count() != 0 || ring_.unread() != 0 ||
-                               ring_.overflown();
+        std::uint32_t nodes = settled_count();
+        // Half a batch at hand is worth no call. Completions are made inside the enter call only,
+        // so without it what is at hand becomes less.
+        if (ring_.unread() + nodes < out.size() / 2) {
+            const bool local =
+                urgent_ || to.count() != 0 || ring_.unread() != 0 || ring_.overflown();
             const bool sleeps = !local && timeout_ns != 0 && wake_word_.announce_sleep();
-            enter(sleeps ? 1 : 0, timeout_ns);
+            const bool bounded = run_count_ != 0 && timeout_ns > quiet_ns_max;
+            enter(sleeps ? 1 : 0, bounded ? quiet_ns_max : timeout_ns);
             if (to.count() == 0) {
                 wake_word_.take(to);
             }
-            // What is linked may have a submission behind it, and is over once that was taken.
-            nodes = ring_.pending() == 0 ? run_count_ : 0;
+            nodes = settled_count();
         }
         nodes = work_off_run_list(to, nodes, ring_.unread() != 0 ? to.room() / 2 : 0);
         while (ring_.unread() != 0 && to.room() != 0) {
             complete(ring_.pop(), to);
         }
         work_off_run_list(to, nodes, 0);
+        urgent_ = run_count_ != 0;
         waiting_ = false;
         if (foreign_) {
             wake_word_.announce_sleep();
@@ -813,6 +842,7 @@ private:
     static constexpr std::uint32_t stopping = 1u << 10;
     static constexpr std::uint32_t sending = 1u << 11;
     static constexpr std::uint32_t send_over = 1u << 12;         // end_send was called
+    static constexpr std::uint32_t quiet = 1u << 16;  // no completion means sent
     static constexpr std::uint32_t close_sent = 1u << 13;  // the descriptor is the kernel's
     // Results that the next wait will give.
     static constexpr std::uint32_t result_connected = 1u << 14;
@@ -862,7 +892,7 @@ private:
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         empty_lines();
         outstanding_count_ = selecting_count_ = looked_at_ = 0;
-        foreign_ = connects_pushed_ = false;
+        foreign_ = connects_pushed_ = urgent_ = false;
     }
 
     /// Room for a receive and a send of everybody. Where more come at once the kernel keeps them
@@ -964,6 +994,7 @@ private:
     void look_at_new() noexcept {
         for (const std::uint32_t end = ring_.completion_tail(); looked_at_ != end; ++looked_at_) {
             lending_.note(ring_.at(looked_at_));
+            note_failed_send(token{ring_.at(looked_at_).user_data});
         }
         if (NETIO_LIKELY(!ring_.overflown())) {
             lending_.take_back();
@@ -973,6 +1004,15 @@ private:
             for (std::uint32_t place = 0; place < submissions_max; ++place) {
                 forget_address(scratches_[place].peer);
             }
+        }
+    }
+
+    /// A quiet send that has a completion is one like any other from here on.
+    void note_failed_send(token who) noexcept {
+        if (who.op() == operation::send) {
+            connection& at = connections_[who.index()];
+            outstanding_count_ += (at.flags & quiet) != 0 ? 1 : 0;
+            at.flags &= ~quiet;
         }
     }
 
@@ -1085,7 +1125,10 @@ private:
             submit();  // closes among them
         }
         read_away();
-        for (int tries = 0; outstanding_count_ != 0 && tries < entries_tried_max; ++tries) {
+        for (int tries = 0; tries < entries_tried_max; ++tries) {
+            if (outstanding_count_ == 0 && !ring_.overflown()) {
+                break;
+            }
             submission& out = start(detail::uring::op_cancel, -1, token::of(0, 0, cancel_all_mark));
             out.operation_flags = detail::uring::cancel_any | detail::uring::cancel_all;
             const int entered =
@@ -1116,25 +1159,27 @@ private:
         if (who.op() == operation::accept && what.result >= 0) {
             detail::close_socket<Sys>(what.result, true);
         } else if (who.op() == operation::receive) {
-            connection& at = connections_[who.index()];
-            give(buffer_of(at.buffer, (at.flags & into_memory) == 0, what), dirty(what.result));
+            give(buffer_of(connections_[who.index()], what), dirty(what.result));
         } else if (who.op() == operation::receive_from) {
-            give(buffer_of(datagram_sockets_[who.index()].buffer, true, what), dirty(what.result));
+            give(buffer_of(datagram_sockets_[who.index()].buffer, what), dirty(what.result));
         }
     }
 
     // ---- buffers
 
     /// The buffer a receive into the pool was given, by the ring or by us; none_index if none.
-    std::uint32_t buffer_of(std::uint32_t& own, bool into_pool, const completion& what) noexcept {
+    std::uint32_t buffer_of(std::uint32_t& own, const completion& what) noexcept {
         if (own == 0) {
-            NETIO_ASSERT(!into_pool || selecting_count_ != 0);
-            selecting_count_ -= into_pool ? 1 : 0;
+            NETIO_ASSERT(selecting_count_ != 0);
+            --selecting_count_;
             return lending_.named_by(what);
         }
         const std::uint32_t index = own - 1;
         own = 0;
         return index;
+    }
+    std::uint32_t buffer_of(connection& at, const completion& what) noexcept {
+        return (at.flags & into_memory) != 0 ? none_index : buffer_of(at.buffer, what);
     }
     static std::uint32_t dirty(std::int32_t result) noexcept {
         return result > 0 ? static_cast<std::uint32_t>(result) : 0;
@@ -1181,6 +1226,12 @@ private:
 
     // ---- the run list: blocks whose next step needs no completion
 
+    /// What is linked may have a submission behind it: it is over once the kernel took that and
+    /// holds back no completion, which might be of a quiet send that was not whole.
+    std::uint32_t settled_count() const noexcept {
+        return ring_.pending() == 0 && !ring_.overflown() ? run_count_ : 0;
+    }
+
     /// Steps through at most `nodes` blocks while more than `spare` events have room; those left.
     std::uint32_t work_off_run_list(detail::event_writer& to, std::uint32_t nodes,
                                     std::uint32_t spare) noexcept {
@@ -1200,30 +1251,44 @@ private:
     void step_connection(std::uint32_t index, detail::event_writer& to) noexcept {
         connection& at = connections_[index];
         const token who = token::of(index, at.generation);
-        if ((at.flags & closing) != 0) {
-            if ((at.flags & close_sent) == 0) {
-                close_if_idle(at, index);  // it was linked for something else before
-            } else if (ring_.took(at.receive_count)) {
-                at = connection{};
-                to.put(who, operation::close, event_kind::closed);
-            } else {
-                link(index + 1);
+        if ((at.flags & quiet) != 0) {
+            at.flags &= ~(quiet | sending);
+            if ((at.flags & closing) == 0) {
+                to.put(who, operation::send, event_kind::sent).byte_count = at.send_count;
             }
-            return;
         }
-        if ((at.flags & result_connected) != 0) {
-            at.flags &= ~result_connected;
-            to.put(who, operation::connect, event_kind::connected).handle = at.descriptor;
-        }
-        if ((at.flags & result_disarmed) == 0) {
+        if ((at.flags & (closing | result_connected | result_disarmed)) == 0) {
             return;
         }
         if (to.room() == 0) {
-            link(index + 1);
+            link_due(index + 1);
+        } else if ((at.flags & closing) != 0) {
+            step_closing(at, index, to);
+        } else if ((at.flags & result_connected) != 0) {
+            at.flags &= ~result_connected;
+            to.put(who, operation::connect, event_kind::connected).handle = at.descriptor;
         } else {
             end_receive(at);
             to.put(who, operation::receive, event_kind::received).disarmed = true;
         }
+    }
+
+    void step_closing(connection& at, std::uint32_t index, detail::event_writer& to) noexcept {
+        if ((at.flags & close_sent) == 0) {
+            close_if_idle(at, index);  // it was linked for something else before
+        } else if (ring_.took(at.receive_count)) {
+            const token who = token::of(index, at.generation);
+            at = connection{};
+            to.put(who, operation::close, event_kind::closed);
+        } else {
+            link_due(index + 1);
+        }
+    }
+
+    /// To be stepped through by the next wait, which therefore does not sleep.
+    void link_due(std::uint32_t id) noexcept {
+        link(id);
+        urgent_ = true;
     }
 
     // ---- connections
@@ -1232,7 +1297,7 @@ private:
         switch (op) {
         case operation::connect: return (at.flags & connecting) != 0;
         case operation::receive: return (at.flags & receive_sent) != 0;
-        default: return (at.flags & sending) != 0;
+        default: return (at.flags & (sending | quiet)) == sending;
         }
     }
     static bool idle(const connection& at) noexcept {
@@ -1254,7 +1319,7 @@ private:
                                 token::of(index, at.generation, operation::close));
         out.flags = detail::uring::flag_skip_success;
         at.receive_count = ring_.pushed();
-        link(index + 1);
+        link_due(index + 1);
     }
     static void end_receive(connection& at) noexcept {
         at.flags &= ~(receiving | into_memory | stopping | result_disarmed);
@@ -1266,7 +1331,7 @@ private:
         const os_handle made = detail::connect_stream<Sys>(address, options);
         if (made) {
             begin(at, static_cast<int>(made.handle), who, attached | result_connected);
-            link(who.index() + 1);
+            link_due(who.index() + 1);
         }
         return made.status;
     }
@@ -1308,8 +1373,7 @@ private:
     void received(token who, const completion& what, detail::event_writer& to) noexcept {
         connection& at = connection_of(who);
         NETIO_ASSERT((at.flags & receive_sent) != 0);
-        const std::uint32_t buffer =
-            buffer_of(at.buffer, (at.flags & into_memory) == 0, what);
+        const std::uint32_t buffer = buffer_of(at, what);
         at.flags &= ~receive_sent;
         if ((at.flags & closing) != 0) {
             give(buffer, dirty(what.result));
@@ -1355,6 +1419,15 @@ private:
         }
     }
 
+    connection& sender_of(token who) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & (attached | closing)) == attached);
+        NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
+        at.flags |= sending;
+        at.send_count = 0;
+        return at;
+    }
+
     /// The slices, of which the array is copied where there are several. Flags are the caller's.
     submission& arm_send(connection& at, token who, std::span<const bytes> slices) noexcept {
         NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
@@ -1377,9 +1450,22 @@ private:
         return out;
     }
 
+    /// A quiet send found no room: once more, as one that waits and tells.
+    NETIO_COLD void resume_send(connection& at, token who) noexcept {
+        submission& out = start(detail::uring::op_send, at.descriptor, who);
+        out.address = at.send_from;
+        out.count = at.send_count;
+        out.operation_flags = MSG_NOSIGNAL;
+        at.send_count = 0;
+    }
+
     void sent(token who, std::int32_t result, detail::event_writer& to) noexcept {
         connection& at = connection_of(who);
         NETIO_ASSERT((at.flags & sending) != 0);
+        if (result == -EAGAIN && at.send_count != 0 && (at.flags & closing) == 0) {
+            resume_send(at, who);
+            return;
+        }
         at.flags &= ~sending;
         if ((at.flags & closing) != 0) {
             close_if_idle(at, who.index());
@@ -1481,11 +1567,11 @@ private:
         datagram_socket& at = datagram_sockets_[checked(who, sizes_.datagram_sockets)];
         NETIO_ASSERT(at.generation == who.generation());
         NETIO_ASSERT((at.flags & receive_sent) != 0);
-        const std::uint32_t buffer = buffer_of(at.buffer, true, what);
+        const std::uint32_t buffer = buffer_of(at.buffer, what);
         at.flags &= ~receive_sent;
         if ((at.flags & closing) != 0) {
             give(buffer, dirty(what.result));
-            link(datagram_kind | (who.index() + 1));
+            link_due(datagram_kind | (who.index() + 1));
             return;
         }
         if (what.result == -ENOBUFS) {
@@ -1561,6 +1647,7 @@ private:
     bool open_ = false;
     bool waiting_ = false;
     bool foreign_ = false;  // another loop waits on our handle
+    bool urgent_ = false;   // in the run list is more than quiet sends
     bool connects_pushed_ = false;  // their addresses are still to be forgotten
     detail::spare_descriptor<Sys> spare_;
     detail::wake_word wake_word_;

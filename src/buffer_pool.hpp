@@ -99,6 +99,14 @@ public:
         return true;
     }
 
+    /// For a user that takes buffers in case they are needed: those that came back unused are no
+    /// reason to make the pool larger. `before` is the high water of before it took them.
+    void forget_unused(side who, std::uint32_t before) noexcept {
+        account& charged = of(who);
+        NETIO_ASSERT(before <= charged.high_water);
+        charged.high_water = before < charged.in_use ? charged.in_use : before;
+    }
+
     /// The first byte of buffer `index`, which must be taken.
     std::byte* data(std::uint32_t index) const noexcept {
         NETIO_ASSERT(taken(index));

@@ -1049,6 +1049,12 @@ private:
             }
         }
         c.set(flags::sending);
+        if constexpr (backend_sends_quietly<Backend>) {
+            if (nobody_waits_for_output(c)) {
+                w_.backend.send_quietly(who_of(c), slices);
+                return;
+            }
+        }
         w_.backend.start_send(who_of(c), slices);
     }
 
@@ -1059,6 +1065,12 @@ private:
         const bool first = c.sent_in_ != core_.counts.turns % 64;
         c.sent_in_ = core_.counts.turns % 64;
         return (first || &c == core_.current) && !c.has(flags::refused);
+    }
+
+    /// Nothing follows when the output is with the kernel, but that its buffers are free.
+    bool nobody_waits_for_output(const connection& c) const noexcept {
+        return !c.has(flags::refused | flags::blocked | flags::end_wanted | flags::close_wanted) &&
+               !w_.draining && core_.pool.room(side::output) != 0;
     }
 
     /// The kernel has so many bytes of the output.

@@ -226,6 +226,28 @@ TEST_CASE("buffer_pool: G131 a buffer given back twice never has two users") {
     box.pool.give(other, side::input, 0);
 }
 
+TEST_CASE("buffer_pool: buffers that came back unused leave no high water") {
+    using netio::side;
+    buffer_pool_box box{3, 1};
+    for (std::uint32_t used : {1u, 0u, 2u}) {
+        const std::uint32_t before = box.pool.stats(side::input).high_water;
+        std::uint32_t taken[3];
+        for (std::uint32_t& each : taken) {
+            each = box.pool.take(side::input);
+        }
+        for (std::uint32_t at = 3; at > used; --at) {
+            box.pool.give(taken[at - 1], side::input, 0);
+        }
+        box.pool.forget_unused(side::input, before);
+        CHECK(box.pool.stats(side::input).high_water == (before < used ? used : before));
+        for (std::uint32_t at = 0; at < used; ++at) {
+            box.pool.give(taken[at], side::input, 0);
+        }
+    }
+    CHECK(box.pool.stats(side::input).high_water == 2);
+    CHECK(box.pool.stats(side::input).refused == 0);
+}
+
 TEST_CASE("buffer_pool: G132 full again after 100,000 lives that ended in a refusal") {
     using netio::side;
     buffer_pool_box box{3, 1};

@@ -263,7 +263,8 @@ struct conformance {
             return false;
         }
     }
-    /// Both start a send and say whether it is done already.
+    static constexpr bool sends_quietly = backend_sends_quietly<typename World::backend_type>;
+    /// Each starts a send and says whether it is done already.
     static auto start_only(World& w) {
         return [&w](token who, std::span<const bytes> slices) {
             w.kernel.start_send(who, slices);
@@ -272,6 +273,14 @@ struct conformance {
     }
     static auto start_now(World& w) {
         return [&w](token who, std::span<const bytes> slices) { return send_now(w, who, slices); };
+    }
+    static auto start_quietly(World& w) {
+        return [&w](token who, std::span<const bytes> slices) {
+            if constexpr (sends_quietly) {
+                w.kernel.send_quietly(who, slices.first(1));
+            }
+            return false;
+        };
     }
     static bool sent(World& w, token who, std::uint32_t times = 1) {
         return w.count(who, operation::send, event_kind::sent) >= times;
@@ -381,6 +390,35 @@ struct conformance {
             NETIO_HOLDS(w.until([&] { return client.arrived() == whole && sent(w, a, told); }));
             w.quiet();
             NETIO_HOLDS(w.count(a) == told);
+        }
+        return nullptr;
+    }
+    /// Its event may come late, but comes, though nothing else happens. Several slices, too.
+    static verdict p2_quiet(World& w) {
+        if constexpr (sends_quietly) {
+            peer client;
+            NETIO_PASSES(join(w, a, client));
+            const bytes slices[] = {as_bytes("one "), as_bytes("two "), as_bytes("three")};
+            const std::span<const bytes> all(slices);
+            std::string whole;
+            std::uint32_t told = 0;
+            for (const std::size_t pieces : {1u, 3u, 1u, 1u}) {
+                whole += pieces == 3 ? "one two three" : "one ";
+                w.kernel.send_quietly(a, all.first(pieces));
+                NETIO_HOLDS(asserts([&] { w.kernel.send_quietly(a, all); }));
+                const std::uint32_t count = w.kernel.wait(w.out, forever_ns);
+                NETIO_HOLDS(count == 1 && w.out[0].kind == event_kind::sent);
+                NETIO_HOLDS(w.out[0].byte_count == (pieces == 3 ? 13u : 4u));
+                ++told;
+                NETIO_HOLDS(w.until([&] { return client.arrived() == whole; }));
+                w.quiet();
+                NETIO_HOLDS(w.count(a) == 0);
+            }
+            NETIO_HOLDS(told == 4);
+            w.kernel.send_quietly(a, all.first(1));
+            NETIO_PASSES(close(w, a));
+            NETIO_HOLDS(w.until([&] { return client.ended(); }));
+            NETIO_HOLDS(client.arrived() == whole + "one ");
         }
         return nullptr;
     }
@@ -602,6 +640,9 @@ struct conformance {
     static verdict p9_now(World& w) {
         return sends_now ? sigpipe(w, start_now(w)) : nullptr;
     }
+    static verdict p9_quiet(World& w) {
+        return sends_quietly ? sigpipe(w, start_quietly(w)) : nullptr;
+    }
     template <class Start>
     static verdict sigpipe(World& w, Start start) {
         conformance_sigpipe counter;
@@ -637,6 +678,9 @@ struct conformance {
     }
     static verdict p10_now(World& w) {
         return sends_now ? truth(w, start_now(w)) : nullptr;
+    }
+    static verdict p10_quiet(World& w) {
+        return sends_quietly ? truth(w, start_quietly(w)) : nullptr;
     }
     template <class Start>
     static verdict truth(World& w, Start start) {
@@ -1466,6 +1510,7 @@ struct conformance {
         {"P2", "a receive with credit ends once, within credit and a buffer", p2_credit},
         {"P2", "a vectored send gives one event", p2_send},
         {"P2", "a send is done at once or gives one event", p2_send_now},
+        {"P2", "a quiet send gives one event, too", p2_quiet},
         {"P2", "each client is accepted once", p2_accept},
         {"P2", "a connect gives one event", p2_connect},
         {"P2", "a close gives one event", p2_close},
@@ -1479,8 +1524,10 @@ struct conformance {
         {"P8", "receives refused for want of a buffer are served in order", p8_line},
         {"P9", "no SIGPIPE", p9_sigpipe},
         {"P9", "no SIGPIPE from a send that may be done at once", p9_now},
+        {"P9", "no SIGPIPE from a quiet send", p9_quiet},
         {"P10", "a partial send is reported truly", p10_truth},
         {"P10", "a send is done at once only if it is whole", p10_now},
+        {"P10", "a quiet send is reported truly", p10_quiet},
         {"P11", "a stale token never resurfaces after closed", p11_reuse},
         {"P11", "a reused descriptor gets nothing of its last owner's", p11_batch},
         {"P11", "a descriptor that lives on in a child is silent", p11_duplicate},

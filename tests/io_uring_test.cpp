@@ -9,6 +9,7 @@
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <sys/prctl.h>
@@ -35,7 +36,11 @@ struct ring_counting_sys : netio::io_uring_sys {
     static inline int fail_at = 0;  // the n-th such call from now fails
     static inline int fail_code = 0;
     static inline std::uint32_t completions = 0;  // room for so many, if not 0
-    static inline std::uint64_t last_timeout = 0;
+    static inline int overflows = 0;              // told by the kernel
+    static inline volatile std::uint32_t* queues = nullptr;
+    static inline std::uint32_t flags_offset = 0;
+    static constexpr std::uint32_t overflow_flag = netio::detail::uring::submission_overflow;
+    static inline bool patient = false;  // no wait has an end of its own
 
     static bool made(ring_call which) noexcept {
         ++counts[static_cast<int>(which)];
@@ -56,6 +61,7 @@ struct ring_counting_sys : netio::io_uring_sys {
         }
         fail_call = ring_call::count_;
         fail_at = 0;
+        patient = false;
     }
     static int of(ring_call which) { return counts[static_cast<int>(which)]; }
     static int total() {
@@ -97,20 +103,37 @@ struct ring_counting_sys : netio::io_uring_sys {
             entries = completions / 2;
             how.completion_entries = completions;
         }
-        return made(ring_call::setup) ? real::ring_setup(entries, how) : -1;
+        const int ring = made(ring_call::setup) ? real::ring_setup(entries, how) : -1;
+        flags_offset = how.submissions.flags;
+        return ring;
     }
     static int ring_enter(int ring, std::uint32_t submitted, std::uint32_t least,
                           std::uint32_t flags,
                           const netio::detail::uring::wait_argument& how) noexcept {
-        last_timeout = how.timeout;
-        return made(ring_call::enter) ? real::ring_enter(ring, submitted, least, flags, how) : -1;
+        netio::detail::uring::wait_argument asked = how;
+        asked.timeout = patient ? 0 : how.timeout;
+        if (!made(ring_call::enter)) {
+            return -1;
+        }
+        const int taken = real::ring_enter(ring, submitted, least, flags, asked);
+        overflows += queues != nullptr && (queues[flags_offset / 4] & overflow_flag) != 0 ? 1 : 0;
+        return taken;
     }
     static int ring_register(int ring, std::uint32_t what,
                              const netio::detail::uring::buffer_ring_registration& which) noexcept {
         return made(ring_call::reg) ? real::ring_register(ring, what, which) : -1;
     }
     static std::byte* ring_map(int ring, std::size_t byte_count, std::int64_t offset) noexcept {
-        return made(ring_call::map) ? real::ring_map(ring, byte_count, offset) : nullptr;
+        std::byte* const at =
+            made(ring_call::map) ? real::ring_map(ring, byte_count, offset) : nullptr;
+        if (offset == netio::detail::uring::offset_rings) {
+            queues = reinterpret_cast<volatile std::uint32_t*>(at);
+        }
+        return at;
+    }
+    static void ring_unmap(std::byte* at, std::size_t byte_count) noexcept {
+        queues = nullptr;
+        real::ring_unmap(at, byte_count);
     }
     static int open_wake() noexcept { return made(ring_call::open_wake) ? real::open_wake() : -1; }
     static ssize_t write_wake(int to) noexcept {
@@ -156,6 +179,330 @@ NETIO_RING_CASE("accepts, serves one message and closes with four enters alone")
     CHECK(ring_sys::of(ring_call::enter) == 4);
     CHECK(ring_sys::total() == 4);
     client.close();
+}
+
+NETIO_RING_CASE("echoes to a lone client with one call a round trip") {
+    ring_rig rig;
+    ring_door door(rig);
+    const int rounds = 200;
+    ring_client client = door.connect(who_of(0));
+    std::thread other([&client] {
+        const std::string text(64, 'x');
+        for (int round = 0; round < rounds; ++round) {
+            client.send(text);
+            client.receive(text.size());
+        }
+    });
+    rig.receive(who_of(0));
+    std::vector<std::string> texts(1);  // the bytes of a send stay until its event
+    int received = 0;
+    ring_sys::patient = true;
+    while (received < rounds) {
+        rig.wait(readiness_long_ns);
+        const std::vector<event> now = std::move(rig.seen);
+        rig.seen.clear();
+        for (const event& each : now) {
+            if (each.kind != event_kind::received) {
+                CHECK(each.kind == event_kind::sent);
+                CHECK(each.byte_count == 64);
+                continue;
+            }
+            if (received++ == 0) {
+                ring_sys::reset();
+                ring_sys::patient = true;
+            }
+            texts[0] = rig.text_of(each);
+            const netio::bytes slice = netio::as_bytes(texts[0]);
+            rig.backend.send_quietly(who_of(0), {&slice, 1});
+            rig.receive(who_of(0));
+        }
+    }
+    CHECK(ring_sys::of(ring_call::enter) == rounds - 1);
+    CHECK(ring_sys::total() == rounds - 1);
+    ring_sys::patient = false;
+    rig.until(event_kind::sent);
+    other.join();
+    rig.close(who_of(0));
+}
+
+namespace {
+
+struct ring_echo {
+    std::uint32_t bytes = 0;
+    std::uint32_t closed = 0;
+    std::size_t on_data(netio::connection& peer, netio::bytes in) noexcept {
+        bytes += static_cast<std::uint32_t>(in.size());
+        return peer.write(in);
+    }
+    void on_close(netio::connection&, netio::close_reason) noexcept { ++closed; }
+};
+constexpr netio::limits ring_limits{.connections_max = 16, .input_buffers_max = 8};
+
+}  // namespace
+
+NETIO_RING_CASE("serves a lone client of a server with one call a round trip, and four a visit") {
+    const auto memory = std::make_unique<netio::storage<ring_limits, ring_backend>>();
+    ring_echo handler;
+    netio::server<ring_echo, ring_backend> server{*memory, handler};
+    REQUIRE(server.listen({.address = "127.0.0.1"}) == netio::error::none);
+    const std::uint16_t port = server.local().port;
+    const std::uint32_t rounds = 100;
+    server.run_once(0);
+    std::thread other([port] {
+        const std::string text(64, 'x');
+        ring_client client(port);
+        for (std::uint32_t round = 0; round < rounds; ++round) {
+            client.send(text);
+            client.receive(text.size());
+        }
+    });
+    while (handler.bytes < 64) {
+        server.run_once(1000);
+    }
+    ring_sys::reset();
+    ring_sys::patient = true;
+    while (handler.bytes < 64 * rounds) {
+        server.run_once(1000);
+    }
+    CHECK(ring_sys::of(ring_call::enter) == rounds - 1);
+    CHECK(ring_sys::total() == rounds - 1);
+    ring_sys::patient = false;
+    while (handler.closed == 0) {
+        server.run_once(1000);
+    }
+    other.join();
+    server.run_once(0);
+    ring_sys::reset();
+    ring_sys::patient = true;
+    std::thread visitor([port] {
+        ring_client client(port);
+        client.send("hello");
+        client.receive(5);
+    });
+    while (handler.closed == 1) {
+        server.run_once(1000);
+    }
+    visitor.join();
+    CHECK(ring_sys::total() <= 4);
+    ring_sys::reset();
+}
+
+NETIO_RING_CASE("serves 100 ready connections with at most five calls") {
+    ring_rig rig;
+    ring_door door(rig);
+    std::vector<ring_client> clients;
+    std::vector<std::string> texts(100);
+    for (std::uint32_t index = 0; index < 100; ++index) {
+        clients.push_back(door.connect(who_of(index)));
+        rig.receive(who_of(index));
+    }
+    rig.quiet();
+    for (int round = 0; round < 3; ++round) {
+        for (ring_client& client : clients) {
+            client.send("ping");
+        }
+        ring_sys::reset();
+        int sent = 0;
+        while (sent < 100) {
+            rig.wait(readiness_long_ns);
+            const std::vector<event> now = std::move(rig.seen);
+            rig.seen.clear();
+            for (const event& each : now) {
+                if (each.kind == event_kind::received) {
+                    std::string& text = texts[each.who.index()];
+                    text = rig.text_of(each);
+                    const netio::bytes slice = netio::as_bytes(text);
+                    rig.backend.send_quietly(each.who, {&slice, 1});
+                    rig.receive(each.who);
+                } else {
+                    CHECK(each.kind == event_kind::sent);
+                    ++sent;
+                }
+            }
+        }
+        CHECK(ring_sys::of(ring_call::enter) <= 5);
+        CHECK(ring_sys::total() == ring_sys::of(ring_call::enter));
+        for (ring_client& client : clients) {
+            CHECK(client.receive(4) == "ping");
+        }
+    }
+    for (std::uint32_t index = 0; index < 100; ++index) {
+        rig.close(who_of(index));
+    }
+}
+
+NETIO_RING_CASE("lends at most what can be asked for, and only while it is inside (P7)") {
+    ring_rig rig;
+    ring_door door(rig);
+    std::vector<ring_client> clients;
+    for (std::uint32_t index = 0; index < 100; ++index) {
+        clients.push_back(door.connect(who_of(index)));
+    }
+    rig.quiet();
+    for (std::uint32_t index = 0; index < 3; ++index) {
+        rig.receive(who_of(index));
+    }
+    rig.quiet();
+    CHECK(rig.pool.in_use(netio::side::input) == 0);
+    CHECK(rig.pool.stats(netio::side::input).high_water == 0);
+    for (std::uint32_t index = 3; index < 100; ++index) {
+        rig.receive(who_of(index));
+    }
+    rig.quiet();
+    CHECK(rig.pool.in_use(netio::side::input) == 0);
+    CHECK(rig.pool.stats(netio::side::input).high_water == 0);
+    CHECK(rig.pool.stats(netio::side::input).refused == 0);
+    clients[1].send("x");
+    clients[2].send("y");
+    const event first = rig.until(event_kind::received);
+    const event second = rig.until(event_kind::received);
+    CHECK(rig.pool.in_use(netio::side::input) == 2);
+    CHECK(rig.pool.stats(netio::side::input).high_water == 2);
+    CHECK(rig.text_of(first).size() + rig.text_of(second).size() == 2);
+    for (std::uint32_t index = 0; index < 100; ++index) {
+        rig.close(who_of(index));
+    }
+}
+
+NETIO_RING_CASE("keeps a flooding peer to one buffer until the others have theirs (P8)") {
+    ring_rig rig(4);
+    ring_door door(rig);
+    std::vector<ring_client> clients;
+    for (std::uint32_t index = 0; index < 4; ++index) {
+        clients.push_back(door.connect(who_of(index)));
+        rig.receive(who_of(index), 1'000'000);
+    }
+    rig.quiet();
+    clients[0].send(std::string(60'000, 'f'));
+    for (std::uint32_t index = 1; index < 4; ++index) {
+        clients[index].send("x");
+    }
+    while (rig.seen.size() < 4) {
+        rig.wait(readiness_long_ns);
+    }
+    std::size_t flood = 0;
+    for (const event& each : rig.seen) {
+        flood += each.who == who_of(0) ? 1 : 0;
+        rig.text_of(each);
+    }
+    CHECK(flood == 1);
+    rig.seen.clear();
+    for (std::uint32_t index = 1; index < 4; ++index) {
+        rig.backend.start_close(who_of(index), false);
+    }
+    for (std::size_t bytes = 1024; bytes < 60'000;) {
+        const event received = rig.until(event_kind::received);
+        CHECK(received.who == who_of(0));
+        bytes += rig.text_of(received).size();
+    }
+    for (std::uint32_t index = 1; index < 4; ++index) {
+        rig.until(event_kind::closed);
+    }
+    rig.close(who_of(0));
+}
+
+NETIO_RING_CASE("loses nothing where completions find no room (P2)") {
+    ring_sys::completions = 4;
+    {
+        ring_rig rig;
+        ring_door door(rig);
+        std::vector<ring_client> clients;
+        std::vector<std::string> texts(60);
+        for (std::uint32_t index = 0; index < 60; ++index) {
+            clients.push_back(door.connect(who_of(index)));
+            rig.receive(who_of(index));
+        }
+        rig.quiet();
+        for (int round = 0; round < 3; ++round) {
+            for (std::uint32_t index = 0; index < 60; ++index) {
+                clients[index].send(std::to_string(index));
+            }
+            for (int count = 0; count < 60; ++count) {
+                const event received = rig.until(event_kind::received);
+                std::string& text = texts[received.who.index()];
+                text = rig.text_of(received);
+                CHECK(text == std::to_string(received.who.index()));
+                const netio::bytes slice = netio::as_bytes(text);
+                rig.backend.send_quietly(received.who, {&slice, 1});
+                rig.receive(received.who);
+            }
+            for (std::uint32_t index = 0; index < 60; ++index) {
+                CHECK(rig.until(event_kind::sent).byte_count != 0);
+                CHECK(clients[index].receive(texts[index].size()) == texts[index]);
+            }
+        }
+        CHECK(ring_sys::overflows != 0);
+        CHECK(rig.seen.empty());
+        for (std::uint32_t index = 0; index < 60; ++index) {
+            rig.backend.start_close(who_of(index), index % 2 == 0);
+        }
+        for (std::uint32_t index = 0; index < 60; ++index) {
+            rig.until(event_kind::closed);
+        }
+    }
+    ring_sys::completions = 0;
+}
+
+namespace {
+
+/// Quiet sends to a client that reads nothing, until one waits for room; what was told of them.
+std::size_t ring_fill(ring_rig& rig, std::string_view text) {
+    const netio::bytes slice = netio::as_bytes(text);
+    std::size_t told = 0;
+    for (int tries = 0; tries < 100; ++tries) {
+        rig.backend.send_quietly(who_of(0), {&slice, 1});
+        rig.wait(20'000'000);
+        if (rig.seen.empty()) {
+            return told;
+        }
+        CHECK(rig.seen[0].kind == event_kind::sent);
+        told += rig.seen[0].byte_count;
+        rig.seen.clear();
+    }
+    FAIL("there was always room");
+    return told;
+}
+
+}  // namespace
+
+NETIO_RING_CASE("waits for room where a quiet send finds none, and tells how much went (P10)") {
+    ring_rig rig;
+    ring_door door(rig);
+    ring_client client = door.connect(who_of(0));
+    const std::string text = std::string(300'000, 'a') + std::string(300'000, 'b');
+    const std::size_t told = ring_fill(rig, text);
+    CHECK(client.receive(told).size() == told);
+    const std::size_t rest = rig.until(event_kind::sent).byte_count;
+    CHECK(rest != 0);
+    CHECK(client.receive(rest).size() == rest);
+    rig.close(who_of(0));
+    CHECK(client.receive(1).empty());
+}
+
+NETIO_RING_CASE("ends a send that waits for room when its connection is aborted (P3, P12)") {
+    ring_rig rig;
+    ring_door door(rig);
+    ring_client client = door.connect(who_of(0));
+    rig.receive(who_of(0), 100'000);
+    const std::string text(600'000, 'a');
+    ring_fill(rig, text);
+    rig.close(who_of(0), true);
+    rig.quiet();
+    for (std::string got; !got.starts_with('!');) {
+        got = client.receive(100'000);
+        REQUIRE(!got.empty());
+    }
+}
+
+NETIO_RING_CASE("closes behind a quiet send that the kernel has not seen yet (P10)") {
+    ring_rig rig;
+    ring_door door(rig);
+    ring_client client = door.connect(who_of(0));
+    const netio::bytes slice = netio::as_bytes("last words");
+    rig.backend.send_quietly(who_of(0), {&slice, 1});
+    rig.close(who_of(0));
+    rig.quiet();
+    CHECK(client.receive(100) == "last words");
 }
 
 namespace {
