@@ -1,8 +1,9 @@
 // c++ -std=c++20 -O2 -I. -pthread bench/echo_server.cpp -o echo_server
 //
 // The echo service that benchmarks measure, with what can be switched on the command line:
-//   --port P (0: any)  --workers N  --backend epoll|poll  --mode copy|move
-//   --proxy off|required  --connections N  --no-wipe  --deadlines off  --events N (in one turn)
+//   --port P (0: any)  --workers N  --backend epoll|io_uring|poll
+//   --mode copy|move  --proxy off|required  --connections N  --no-wipe  --deadlines off
+//   --events N (in one turn)
 // Prints `listening PORT` and serves until SIGTERM.
 #include "netio.hpp"
 
@@ -61,6 +62,13 @@ void take(settings& chosen, const char* flag, const char* value) {
 #if NETIO_HAS_EPOLL
     } else if (is("--backend") && says("epoll")) {
         chosen.serve_over = &serve<netio::epoll>;
+#endif
+#if NETIO_HAS_IO_URING
+    } else if (is("--backend") && says("io_uring")) {
+        if (const netio::availability found = netio::io_uring::available(); !found.offered) {
+            refuse("this kernel does not offer io_uring", found.missing);
+        }
+        chosen.serve_over = &serve<netio::io_uring>;
 #endif
     } else if (is("--backend") && says("poll")) {
         chosen.serve_over = &serve<netio::poll>;

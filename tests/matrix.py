@@ -91,6 +91,8 @@ COLUMNS = (
     Column("epoll", "native", NATIVE, endings=("epoll",), allocations="epoll"),
     Column("kqueue, double", "native", NATIVE, endings=("kqueue",), as_in="epoll",
            allocations="kqueue"),
+    Column("io_uring", "native", NATIVE, endings=("io_uring",), as_in="epoll",
+           allocations="io_uring"),
     Column("poll", "native", NATIVE, endings=("poll",), as_in="epoll", allocations="poll"),
     Column("iocp, Wine", "iocp", ("x86_64-w64-mingw32-g++-posix", "-static", "-lws2_32"),
            run=("wine",), endings=("iocp",),
