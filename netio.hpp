@@ -8862,6 +8862,7 @@ enum opcode : std::uint8_t {
     op_poll_add = 6,
     op_send_message = 9,
     op_receive_message = 10,
+    op_timeout = 11,
     op_accept = 13,
     op_cancel = 14,
     op_connect = 16,
@@ -8939,6 +8940,7 @@ struct time_span {
     std::int64_t seconds;
     std::int64_t nanoseconds;
 };
+static_assert(sizeof(time_span) == 16);
 struct wait_argument {
     std::uint64_t signals;
     std::uint32_t signals_bytes;
@@ -9600,13 +9602,18 @@ public:
         serve_starved();
         std::uint32_t nodes = settled_count();
         // Half a batch at hand is worth no call. Completions are made inside the enter call only,
-        // so without it what is at hand becomes less.
-        if (ring_.unread() + nodes < out.size() / 2) {
+        // so without it what is at hand becomes less. Less than that is worth none either where
+        // there is nothing to hand over, but not twice in a row: others may be ready by now.
+        const std::uint32_t at_hand = ring_.unread() + nodes;
+        skipped_ = at_hand != 0 && ring_.pending() == 0 && !skipped_;
+        if (at_hand < out.size() / 2 && !skipped_) {
             const bool local =
                 urgent_ || to.count() != 0 || ring_.unread() != 0 || ring_.overflown();
             const bool sleeps = !local && timeout_ns != 0 && wake_word_.announce_sleep();
-            const bool bounded = run_count_ != 0 && timeout_ns > quiet_ns_max;
-            enter(sleeps ? 1 : 0, bounded ? quiet_ns_max : timeout_ns);
+            if (sleeps && run_count_ != 0) {
+                bound_sleep();
+            }
+            enter(sleeps ? 1 : 0, timeout_ns);
             if (to.count() == 0) {
                 wake_word_.take(to);
             }
@@ -9713,7 +9720,7 @@ private:
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         empty_lines();
         outstanding_count_ = selecting_count_ = looked_at_ = 0;
-        foreign_ = connects_pushed_ = urgent_ = false;
+        foreign_ = connects_pushed_ = urgent_ = skipped_ = timer_stands_ = false;
     }
 
     /// Room for a receive and a send of everybody. Where more come at once the kernel keeps them
@@ -9880,6 +9887,19 @@ private:
         out.operation_flags = poll_mask(detail::uring::poll_readable);
         out.count = detail::uring::poll_multishot;
     }
+    /// The wait has an end because of quiet sends. A time-out of the call itself would be set and
+    /// taken back each time, as the next of all the kernel's timers; this one is left standing.
+    void bound_sleep() noexcept {
+        static constexpr detail::uring::time_span span{0, quiet_ns_max};
+        if (!timer_stands_) {
+            timer_stands_ = true;
+            submission& out = start(detail::uring::op_timeout, -1, timer_token);
+            out.address = detail::address_of(&span);
+            out.count = 1;
+        }
+    }
+    static constexpr token timer_token = token::of(1, 0, operation::wake);
+
     /// The kernel takes the mask of a poll as two halves, the lower one first.
     static constexpr std::uint32_t poll_mask(std::uint32_t wanted) noexcept {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
@@ -9887,6 +9907,10 @@ private:
 #else
         return wanted;
 #endif
+    }
+
+    static bool more(const completion& what) noexcept {
+        return (what.flags & detail::uring::completion_more) != 0;
     }
 
     void complete(const completion& what, detail::event_writer& to) noexcept {
@@ -9899,7 +9923,7 @@ private:
         if (who.op() == operation::close) {
             return;  // it failed: Linux closes even then
         }
-        outstanding_count_ -= (what.flags & detail::uring::completion_more) == 0 ? 1 : 0;
+        outstanding_count_ -= more(what) ? 0 : 1;
         switch (who.op()) {
         case operation::accept: accepted(who, what.result, to); break;
         case operation::connect: connected(who, what.result, to); break;
@@ -9908,7 +9932,9 @@ private:
         case operation::receive_from: received_from(who, what, to); break;
         case operation::send_to: sent_to(who, what.result, to); break;
         default:  // wake: the word says more than the descriptor
-            if ((what.flags & detail::uring::completion_more) == 0) {
+            if (who == timer_token) {
+                timer_stands_ = false;
+            } else if (!more(what)) {
                 arm_wake();
             }
             break;
@@ -9976,7 +10002,7 @@ private:
             who.op() == operation::close) {
             return;
         }
-        outstanding_count_ -= (what.flags & detail::uring::completion_more) == 0 ? 1 : 0;
+        outstanding_count_ -= more(what) ? 0 : 1;
         if (who.op() == operation::accept && what.result >= 0) {
             detail::close_socket<Sys>(what.result, true);
         } else if (who.op() == operation::receive) {
@@ -10468,6 +10494,8 @@ private:
     bool open_ = false;
     bool waiting_ = false;
     bool foreign_ = false;  // another loop waits on our handle
+    bool skipped_ = false;  // the last wait did without the kernel
+    bool timer_stands_ = false;
     bool urgent_ = false;   // in the run list is more than quiet sends
     bool connects_pushed_ = false;  // their addresses are still to be forgotten
     detail::spare_descriptor<Sys> spare_;
