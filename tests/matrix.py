@@ -174,9 +174,14 @@ class Case:
     name: str
     file: str
     passed: bool
+    places: list[str] = dataclasses.field(default_factory=list)  # of what did not hold
+
+    def says(self):
+        return " ".join([self.name, *self.places])
 
 
 CASE = re.compile(r'<TestCase name="([^"]*)" filename="([^"]*)"[^>]*?(skipped="true")?/?>')
+FAULT = re.compile(r'<Expression success="false" type="(\w+)" filename="([^"]*)" line="(\d+)"')
 RESULT = re.compile(r'<OverallResultsAsserts [^>]*test_case_success="(\w+)"')
 
 
@@ -189,6 +194,9 @@ def cases_of(said):
             file = re.sub(r"_test$", "", pathlib.PurePath(begun[2].replace("\\", "/")).stem)
             open_case = Case(html.unescape(begun[1]), file, False)
             out.append(open_case)
+        fault = FAULT.search(line)
+        if fault and open_case:
+            open_case.places.append(f"({fault[1]}, {html.unescape(fault[2])}:{fault[3]})")
         result = RESULT.search(line)
         if result and open_case:
             open_case.passed = result[1] == "true"
@@ -293,6 +301,7 @@ class Table:
         self.cells[row, column.says] = text
 
     def fill(self, column, cases):
+        self.failed += [f"{column.says}: {case.says()}" for case in cases if not case.passed]
         for row in ROWS:
             if row.files and column.as_in:
                 self.put(row.says, column, f"the same program as in column {column.as_in}")
@@ -370,10 +379,10 @@ def say_column(column, short):
     tap.check(f"{name}: there are cases", len(cases) > 100, len(cases))
     for row in ROWS:
         passed, total = cell(cases, row, column)
-        wrong = [case.name for case in cases if belongs(case, row, column) and not case.passed]
+        wrong = [case.says() for case in cases if belongs(case, row, column) and not case.passed]
         if total:
             tap.check(f"{name}: {row.says}, {total} cases", passed == total, " / ".join(wrong))
-    wrong = [case.name for case in cases if not case.passed]
+    wrong = [case.says() for case in cases if not case.passed]
     tap.check(f"{name}: all {len(cases)} cases", not wrong, " / ".join(wrong))
 
 

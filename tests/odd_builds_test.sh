@@ -37,7 +37,8 @@ passes() {
         ! grep -q 'runtime error:' <<<"$said"; then
         echo "ok odd_builds: $what"
     else
-        grep -E 'runtime error|ERROR|\[doctest\]' <<<"$said" | sort -u | head -n 20
+        tests/failed_cases.py <<<"$said" | head -n 20
+        grep -E 'runtime error|\[doctest\]' <<<"$said" | sort -u | head -n 20
         echo "not ok odd_builds: $what: see above"
     fi
 }

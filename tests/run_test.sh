@@ -5,7 +5,7 @@ unset NETIO_LONG
 run=$PWD/tests/run
 tree=$NETIO_BUILD/tree
 mkdir -p "$tree/tests" "$tree/src"
-cp "$run" "$tree/tests/run"
+cp "$run" "$PWD/tests/failed_cases.py" "$tree/tests"
 
 # is NAME WANTED_EXIT WANTED_LAST_LINE ARGUMENTS...
 is() {
@@ -51,6 +51,21 @@ is "--long reaches the tests" 0 "3 passed, 0 failed, 1 skipped" --long --only sc
 is "without --long it does not" 0 "2 passed, 0 failed, 2 skipped" --only scripts
 script b_test.sh 'read -r line && echo "not ok input: $line" || echo "ok no input"'
 is "tests have no standard input" 0 "3 passed, 0 failed, 1 skipped" --only scripts
+
+# What fails in a doctest program is named, however much it says after that.
+cat >"$tree/tests/all.cpp" <<'END'
+#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
+#include <doctest/doctest.h>
+TEST_CASE("planted") { CHECK(1 + 1 == 3); }
+TEST_CASE("more") { for (int at = 0; at < 50; ++at) { MESSAGE("more of " << at); } }
+END
+is "a case that fails fails the run" 1 "1 passed, 1 failed" --only sanitize
+said=$("$tree/tests/run" --only sanitize 2>&1)
+if grep -qF '| planted: tests/all.cpp:3: ERROR: CHECK( 1 + 1 == 3 )' <<<"$said"; then
+    echo "ok tests/run: a case that fails is named with its line"
+else
+    echo "not ok tests/run: a case that fails is named with its line: $(head -n 3 <<<"$said")"
+fi
 
 # The judge of programs that must not compile, and of first lines that must.
 refusal() {

@@ -7,6 +7,7 @@ mingw-w64; haproxy in front of proxy_echo; connections opened and reset (NETIO_L
 Wine is not Windows: it runs Windows programs over this system's own sockets."""
 import contextlib
 import os
+import pathlib
 import re
 import shutil
 import socket
@@ -17,6 +18,7 @@ import threading
 
 import programs
 import tap
+from failed_cases import why_failed
 
 COMPILER = "x86_64-w64-mingw32-g++-posix"
 COMPILER_32 = "i686-w64-mingw32-g++-posix"
@@ -128,17 +130,46 @@ def build_beside_the_systems_headers():
 
 # ---- running -------------------------------------------------------------------------------------
 
-def run_suite(name, files):
+def compile_test(source, output):
     # The compiler looks into no folder of this system: it finds doctest, and nothing else, here.
     folder = BUILD / "include"
     folder.mkdir(exist_ok=True)
     with contextlib.suppress(FileExistsError):
         (folder / "doctest").symlink_to("/usr/include/doctest")
+    return compile_with([*STRICT, "-isystem", str(folder), "-c", str(source)], output)
+
+
+PLANTED = """\
+#include <doctest/doctest.h>
+TEST_CASE("good") { CHECK(true); }
+TEST_CASE("planted") {
+    const int held = 2;
+    CAPTURE(held);
+    CHECK(held == 3);
+}
+"""
+
+
+def run_planted():
+    """A suite that fails says which case, where and what it saw. Uses what `run_suite` built."""
+    source = BUILD / "planted_case.cpp"
+    source.write_text(PLANTED)
+    objects = [str(BUILD / "main.o"), str(BUILD / "planted_case.o")]
+    program = BUILD / "planted_case.exe"
+    said = compile_test(source, objects[1]) or compile_with(["-static", *objects], program)
+    if said is None:
+        done = wine(program)
+        said = why_failed(done.stdout + done.stderr)
+    wanted = r"planted: \S*planted_case.cpp\S*6\S*: ERROR: CHECK\( held == 3 \).* 2 == 3 .*:= 2"
+    named = re.fullmatch(wanted, said)
+    tap.check("windows: a planted failure is named, with its line", named, said)
+
+
+def run_suite(name, files):
     objects = []
     for file in ["main", *files]:
         objects.append(str(BUILD / f"{file}.o"))
-        said = compile_with([*STRICT, "-isystem", str(folder), "-c", f"tests/{file}.cpp"],
-                            objects[-1])
+        said = compile_test(f"tests/{file}.cpp", objects[-1])
         if said is not None:
             tap.check(f"windows: {name}: tests/{file}.cpp builds", False, said)
             return
@@ -153,7 +184,7 @@ def run_suite(name, files):
                        done.stdout if done else "")
     # A filter that leaves nothing over is a success to doctest.
     good = done is not None and done.returncode == 0 and counts is not None and int(counts[2]) > 0
-    tap.check(f"windows: {name}", good, said or (done.stdout + done.stderr))
+    tap.check(f"windows: {name}", good, said or why_failed(done.stdout + done.stderr))
     if counts:
         print(f"# report: windows: {name}: {counts[2]} of {counts[1]} cases under Wine")
     for line in re.findall(r"MESSAGE: (calls of .*)", done.stdout if done else ""):
@@ -305,6 +336,8 @@ def main():
         build_for_32_bits()
         build_beside_the_systems_headers()
     # A server of Wine that stays: one that a program starts would keep that program's output open.
+    # It wants its folder to be there.
+    pathlib.Path(ENVIRONMENT["WINEPREFIX"]).mkdir(exist_ok=True)
     for words in (["wineserver", "-p"], ["wine", "wineboot", "-i"]):
         subprocess.run(words, env=ENVIRONMENT, stdout=subprocess.DEVNULL,
                        stderr=subprocess.DEVNULL, timeout=300)
@@ -314,6 +347,8 @@ def main():
         run_resets()
         for name, files in () if alone else SUITES.items():
             run_suite(name, files)
+        if not alone:
+            run_planted()
     finally:
         subprocess.run(["wineserver", "-k"], env=ENVIRONMENT, timeout=60)
 
