@@ -6,6 +6,7 @@
 #include "tests/conformance.hpp"
 
 #include "tests/sockets.hpp"
+#include "tests/windows_peers.hpp"
 
 #include <memory>
 
@@ -106,17 +107,14 @@ private:
 
 /// The system's calls, but sockets run out when the test says so: the kernel's table is too large
 /// to be filled. And a reset is told as Windows tells it, on Wine too.
-struct conformance_windows_sys : windows_sys {
+struct conformance_windows_sys : told_windows_sys {
     inline static bool used_up = false;
-    static int receive(socket_type from, void* into, int count) noexcept {
-        return plain::told_by_wine(from, windows_sys::receive(from, into, count));
-    }
     static socket_type open_socket(int family, int type) noexcept {
         if (used_up) {
             ::WSASetLastError(WSAEMFILE);
             return INVALID_SOCKET;
         }
-        return windows_sys::open_socket(family, type);
+        return told_windows_sys::open_socket(family, type);
     }
 };
 

@@ -4,19 +4,13 @@
 #if NETIO_HAS_IOCP
 
 #include "tests/service.hpp"
+#include "tests/windows_peers.hpp"
 
 namespace {
 
-/// Wine tells a reset as an end of stream: see tests/sockets.hpp.
-struct service_windows_sys : netio::windows_sys {
-    static int receive(socket_type from, void* into, int count) noexcept {
-        return netio_test::plain::told_by_wine(from, windows_sys::receive(from, into, count));
-    }
-};
-
 constexpr netio_test::service_offers service_iocp_offers{.unix_streams = false};
-const netio_test::service_cases<netio::basic_iocp<service_windows_sys>, service_iocp_offers>
-    service_iocp_cases;
+using service_iocp = netio::basic_iocp<netio_test::told_windows_sys>;
+const netio_test::service_cases<service_iocp, service_iocp_offers> service_iocp_cases;
 
 }  // namespace
 
