@@ -29,6 +29,7 @@ using plain::no_socket;
 using plain::open;
 using plain::open_handles;
 using plain::receive;
+using plain::receive_datagram;
 using plain::reset_at_close;
 using plain::send;
 using plain::set_non_blocking;
@@ -204,7 +205,7 @@ public:
     /// The next datagram. False: none is there.
     bool next_datagram(std::string& out) {
         char part[65'536];
-        const auto count = client_os::receive(socket_, part, sizeof(part));
+        const auto count = client_os::receive_datagram(socket_, part, sizeof(part));
         out.assign(part, count > 0 ? static_cast<std::size_t>(count) : 0);
         return count >= 0;
     }

@@ -322,7 +322,7 @@ public:
     }
     std::string udp_arrived() {
         char part[2048];
-        const std::int64_t count = plain::receive(udp_, part, sizeof(part));
+        const std::int64_t count = plain::receive_datagram(udp_, part, sizeof(part));
         return count < 0 ? std::string() : std::string(part, static_cast<std::size_t>(count));
     }
 

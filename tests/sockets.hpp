@@ -80,7 +80,7 @@ inline bool on_wine() noexcept {
 /// anybody can read it. The kernel below knows: a socket without a peer was reset, or is in
 /// TIME_WAIT. Others may linger on the same port of ours: `peer_port` says which one is meant; 0,
 /// where nobody knows, is any.
-inline int told_by_wine(SOCKET from, int count, std::uint16_t peer_port = 0) noexcept {
+inline int told_by_wine(SOCKET from, int count, std::uint16_t peer_port) noexcept {
     sockaddr_in here{}, there{};
     int here_bytes = sizeof(here), there_bytes = sizeof(there);
     if (count != 0 || !on_wine() ||
@@ -132,9 +132,7 @@ inline bool readable(socket_type one, int timeout_ms) noexcept {
     pollfd of{one, POLLIN, 0};
     return ::poll(&of, 1, timeout_ms) == 1;
 }
-inline std::int64_t told_by_wine(int, std::int64_t count, std::uint16_t = 0) noexcept {
-    return count;
-}
+inline std::int64_t told_by_wine(int, std::int64_t count, std::uint16_t) noexcept { return count; }
 /// Handles that this process holds, to compare two moments.
 inline std::size_t open_handles() noexcept {
     std::size_t count = 0;
@@ -205,8 +203,12 @@ inline std::int64_t send_to(socket_type to, std::string_view text,
                     reinterpret_cast<const sockaddr*>(&where), sizeof(where));
 }
 inline std::int64_t receive(socket_type from, char* into, std::size_t count,
-                            std::uint16_t peer_port = 0) noexcept {
+                            std::uint16_t peer_port) noexcept {
     return told_by_wine(from, ::recv(from, into, static_cast<size_type>(count), 0), peer_port);
+}
+/// An empty one is no end.
+inline std::int64_t receive_datagram(socket_type from, char* into, std::size_t count) noexcept {
+    return ::recv(from, into, static_cast<size_type>(count), 0);
 }
 inline void end_sending(socket_type of) noexcept { ::shutdown(of, no_more_sends); }
 /// From now on its close is a reset.

@@ -93,7 +93,7 @@ public:
         char got[2048];
         std::size_t count = 0;
         for (int turn = 0; turn < turns_max && count < text.size(); ++turn) {
-            const auto more = client_os::receive(socket_, got + count, sizeof(got) - count);
+            const auto more = client_os::receive(socket_, got + count, sizeof(got) - count, 0);
             count += more > 0 ? static_cast<std::size_t>(more) : 0;
             if (more <= 0) {
                 server.run_once(1);
@@ -107,7 +107,7 @@ public:
         char got[64];
         for (int turn = 0; turn < turns_max; ++turn) {
             server.run_once(1);
-            const auto more = client_os::receive(socket_, got, sizeof(got));
+            const auto more = client_os::receive(socket_, got, sizeof(got), 0);
             if (more == 0 || (more < 0 && !client_os::would_block())) {
                 return true;
             }
