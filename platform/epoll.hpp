@@ -188,7 +188,7 @@ public:
             !change(EPOLL_CTL_ADD, timer_, EPOLLIN | EPOLLET, timer_token)) {
             return give_up_open(errno);
         }
-        timer_due_ns_ = 0;
+        standing_.clear();
         spare_.refill();
         wake_word_.open();
         accepts_ = {};
@@ -488,10 +488,7 @@ private:
     static constexpr std::uint32_t watched = EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET;
 
     /// A wait may be late by what a time-out in milliseconds would be late by.
-    static constexpr std::uint64_t timer_slack_ns = 1'000'000;
-    static constexpr std::uint64_t timer_least_ns = 2'000'000;
     static constexpr token timer_token = token::of(1, 0, operation::wake);
-    static constexpr std::uint64_t timer_most_ns = std::uint64_t{1} << 60;  // 31 bits of seconds
 
     static constexpr std::uint32_t accepts_max = 64;
     static constexpr std::uint32_t datagrams_max = 16;
@@ -1021,41 +1018,25 @@ private:
             case operation::send_to: resume_sends_to(); break;
             default:  // wake: the word says more than the descriptor
                 if (who == timer_token) {
-                    timer_due_ns_ = 0;
+                    standing_.clear();
                 }
                 break;
             }
         }
     }
 
-    /// A time-out of the waiting call is a timer set and taken back in each wait: a twentieth of a
-    /// small round trip. So a timer of our own is left standing: the wait has no end of its own as
-    /// long as that one comes in time, and one that comes early is an early return. Short waits
-    /// mostly last until their end, and there it would be one call more.
     int sleep_ms(std::uint64_t timeout_ns) noexcept {
-        if (timeout_ns == forever_ns || timeout_ns < timer_least_ns) {
+        if (!detail::standing_timer::worth_it(timeout_ns)) {
             return detail::to_milliseconds(timeout_ns);
         }
-        if (timer_stands(timeout_ns)) {
-            return -1;
-        }
-        now_ns();
-        if (!timer_stands(timeout_ns)) {
-            timer_due_ns_ = due_after(timeout_ns);
-            if (Sys::set_timer(timer_, timer_due_ns_) != 0) {
-                timer_due_ns_ = 0;
+        if (!standing_.stands(timeout_ns, seen_ns_) && !standing_.stands(timeout_ns, now_ns())) {
+            standing_.set(detail::standing_timer::due_after(timeout_ns, seen_ns_));
+            if (Sys::set_timer(timer_, standing_.due_ns()) != 0) {
+                standing_.clear();
                 return detail::to_milliseconds(timeout_ns);
             }
         }
         return -1;
-    }
-
-    std::uint64_t due_after(std::uint64_t timeout_ns) const noexcept {
-        return timeout_ns < timer_most_ns ? seen_ns_ + timeout_ns : timer_most_ns;
-    }
-    /// A clock read long ago may say no where the answer is yes, never the other way.
-    bool timer_stands(std::uint64_t timeout_ns) const noexcept {
-        return timer_due_ns_ != 0 && timer_due_ns_ <= due_after(timeout_ns) + timer_slack_ns;
     }
 
     void enter_kernel(detail::event_writer& to, std::uint64_t timeout_ns) noexcept {
@@ -1075,7 +1056,7 @@ private:
     epoll_event* ready_ = nullptr;
     listener* listeners_ = nullptr;
     std::uint64_t stale_count_ = 0;
-    std::uint64_t timer_due_ns_ = 0;  // 0: it was seen to go off, or never set
+    detail::standing_timer standing_;
     mutable std::uint64_t seen_ns_ = 0;  // the clock when it was last asked for
     std::uint32_t ready_max_ = 0;
     std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here

@@ -110,6 +110,37 @@ private:
     detail::atomic<std::uint32_t> word_{0};
 };
 
+/// A time-out of the waiting call is a timer set and taken back in each wait: a twentieth of a
+/// small round trip. So a timer of the backend's own is left standing: a wait has no end of its own
+/// as long as that one comes in time, and one that comes early is an early return. Short waits
+/// mostly last until their end, and there it would be one call more.
+class standing_timer {
+public:
+    static constexpr std::uint64_t least_ns = 2'000'000;
+
+    static bool worth_it(std::uint64_t timeout_ns) noexcept {
+        return timeout_ns != forever_ns && timeout_ns >= least_ns;
+    }
+    static std::uint64_t due_after(std::uint64_t timeout_ns, std::uint64_t now_ns) noexcept {
+        return timeout_ns < most_ns ? now_ns + timeout_ns : most_ns;
+    }
+    /// A clock read long ago may say no where the answer is yes, never the other way.
+    bool stands(std::uint64_t timeout_ns, std::uint64_t seen_ns) const noexcept {
+        return due_ns_ != 0 && due_ns_ <= due_after(timeout_ns, seen_ns) + slack_ns;
+    }
+    void set(std::uint64_t due_ns) noexcept { due_ns_ = due_ns; }
+    bool is_set() const noexcept { return due_ns_ != 0; }
+    std::uint64_t due_ns() const noexcept { return due_ns_; }
+    /// It was seen to go off, or can't be set.
+    void clear() noexcept { due_ns_ = 0; }
+
+private:
+    static constexpr std::uint64_t slack_ns = 1'000'000;
+    static constexpr std::uint64_t most_ns = std::uint64_t{1} << 60;  // 31 bits of seconds
+
+    std::uint64_t due_ns_ = 0;
+};
+
 /// The neighbours of a receive that waits for a buffer, as ids.
 struct block_links {
     std::uint32_t previous;

@@ -5,6 +5,7 @@
 #if NETIO_HAS_IO_URING
 
 #include "tests/conformance_sockets.hpp"
+#include "tests/io_uring_offered.hpp"
 
 #include <memory>
 #include <optional>
@@ -14,7 +15,7 @@ namespace {
 
 using conformance_io_uring_world = netio_test::conformance_socket_world<netio::io_uring>;
 
-const netio::availability conformance_io_uring_offered = netio::io_uring::available();
+const netio::availability conformance_io_uring_offered = netio_test::io_uring_offered();
 const auto conformance_io_uring_cases = [] {
     std::optional<netio_test::conformance_cases<conformance_io_uring_world>> cases;
     if (conformance_io_uring_offered.offered) {

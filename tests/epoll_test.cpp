@@ -9,6 +9,7 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <memory>
 #include <signal.h>
 #include <string>
 #include <sys/wait.h>
@@ -827,6 +828,53 @@ TEST_CASE("epoll does not sleep when it is woken between two looks") {
     epoll_signalled = nullptr;
     rig.seen.clear();
     rig.close(who_of(0));
+}
+
+namespace {
+
+/// A clock that each look moves by 10 microseconds.
+struct epoll_slow_clock_sys : epoll_counting_sys {
+    static inline std::uint64_t clock_ns = 1'000'000'000;
+    static std::uint64_t now_ns() noexcept { return clock_ns += 10'000; }
+};
+
+struct epoll_spinning_echo {
+    std::uint32_t bytes = 0;
+    std::size_t on_data(netio::connection& peer, netio::bytes in) noexcept {
+        bytes += static_cast<std::uint32_t>(in.size());
+        return peer.write(in);
+    }
+};
+constexpr netio::limits epoll_spinning_limits{.connections_max = 4};
+
+}  // namespace
+
+TEST_CASE("epoll workers that may spin do so after something came, for so long, and then sleep") {
+    using spinning_epoll = netio::basic_epoll<epoll_slow_clock_sys>;
+    const auto memory = std::make_unique<netio::storage<epoll_spinning_limits, spinning_epoll>>();
+    epoll_spinning_echo handler;
+    netio::server<epoll_spinning_echo, spinning_epoll> server{*memory, handler};
+    server.waiting({.spin_us = 500});
+    REQUIRE(server.listen({.address = "127.0.0.1"}) == netio::error::none);
+    const auto waits_of_turn = [&server] {
+        const int before = epoll_sys::of(epoll_call::wait);
+        server.run_once(1);
+        return epoll_sys::of(epoll_call::wait) - before;
+    };
+    while (waits_of_turn() > 1) {
+    }
+    CHECK(waits_of_turn() == 1);  // idle: it sleeps at once
+    epoll_client client(server.local().port);
+    client.send("x");
+    while (handler.bytes == 0) {
+        server.run_once(1);
+    }
+    const int looks = waits_of_turn();  // 500 microseconds of 10, and the sleep
+    CHECK(looks > 25);
+    CHECK(looks <= 51);
+    CHECK(waits_of_turn() == 1);
+    CHECK(client.receive(1) == "x");
+    epoll_sys::reset();
 }
 
 #endif

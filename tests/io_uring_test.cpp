@@ -1,18 +1,21 @@
 // What only the io_uring backend can show: its system calls counted and failed one by one, what is
 // lent to the kernel, a queue of completions that overflows, kernels that refuse.
 #include "netio.hpp"
+#include "tests/io_uring_offered.hpp"
 #include "tests/readiness.hpp"
 
 #include <doctest/doctest.h>
 
 #if NETIO_HAS_IO_URING
 
+#include <algorithm>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <thread>
 #include <vector>
 
@@ -43,6 +46,14 @@ struct ring_counting_sys : netio::io_uring_sys {
     static inline netio::detail::uring::submission* submissions = nullptr;
     static inline std::size_t submission_count = 0;
     static inline bool patient = false;  // no wait has an end of its own
+    static inline bool knows_no_total = false;      // an old kernel: no bound of multishot receives
+    static inline bool knows_no_batches = false;    // an old kernel: no wait for several
+    static inline std::uint32_t tail_offset = 0;
+    static inline int pushed[64] = {};              // submissions by opcode
+    static inline int multishots = 0;               // receives among them
+    static inline int timed_waits = 0;              // with an end of their own
+    static inline std::uint32_t least_most = 0;     // the longest batch waited for
+    static inline std::uint32_t batch_us_most = 0;
 
     static bool made(ring_call which) noexcept {
         ++counts[static_cast<int>(which)];
@@ -63,7 +74,12 @@ struct ring_counting_sys : netio::io_uring_sys {
         }
         fail_call = ring_call::count_;
         fail_at = 0;
-        patient = false;
+        patient = knows_no_total = knows_no_batches = false;
+        for (int& each : pushed) {
+            each = 0;
+        }
+        multishots = timed_waits = 0;
+        least_most = batch_us_most = 0;
     }
     static int of(ring_call which) { return counts[static_cast<int>(which)]; }
     static int total() {
@@ -107,6 +123,10 @@ struct ring_counting_sys : netio::io_uring_sys {
         }
         const int ring = made(ring_call::setup) ? real::ring_setup(entries, how) : -1;
         flags_offset = how.submissions.flags;
+        tail_offset = how.submissions.tail;
+        if (knows_no_batches) {
+            how.features &= ~netio::detail::uring::feature_wait_at_least;
+        }
         return ring;
     }
     static int ring_enter(int ring, std::uint32_t submitted, std::uint32_t least,
@@ -114,6 +134,10 @@ struct ring_counting_sys : netio::io_uring_sys {
                           const netio::detail::uring::wait_argument& how) noexcept {
         netio::detail::uring::wait_argument asked = how;
         asked.timeout = patient ? 0 : how.timeout;
+        timed_waits += how.timeout != 0 ? 1 : 0;
+        least_most = least > least_most ? least : least_most;
+        batch_us_most = std::max(batch_us_most, how.wait_at_least_us);
+        look_at_pushed(submitted);
         stop_timers();
         if (!made(ring_call::enter)) {
             return -1;
@@ -122,12 +146,29 @@ struct ring_counting_sys : netio::io_uring_sys {
         overflows += queues != nullptr && (queues[flags_offset / 4] & overflow_flag) != 0 ? 1 : 0;
         return taken;
     }
+    static void look_at_pushed(std::uint32_t count) noexcept {
+        const std::uint32_t tail = queues != nullptr ? queues[tail_offset / 4] : 0;
+        for (std::uint32_t at = tail - count; submission_count != 0 && at != tail; ++at) {
+            netio::detail::uring::submission& each = submissions[at % submission_count];
+            ++pushed[each.opcode % 64];
+            if (each.opcode == netio::detail::uring::op_receive &&
+                each.priority == netio::detail::uring::receive_multishot) {
+                ++multishots;
+                each.opcode = knows_no_total ? 255 : each.opcode;  // refused as one of them would
+            }
+        }
+    }
     /// Timers that a patient ring is handed don't go off.
     static void stop_timers() noexcept {
         static constexpr netio::detail::uring::time_span hour{3600, 0};
         for (std::size_t at = 0; patient && at < submission_count; ++at) {
-            if (submissions[at].opcode == netio::detail::uring::op_timeout) {
-                submissions[at].address = netio::detail::address_of(&hour);
+            netio::detail::uring::submission& each = submissions[at];
+            if (each.opcode == netio::detail::uring::op_timeout) {
+                each.address = netio::detail::address_of(&hour);
+                each.operation_flags &= ~netio::detail::uring::timeout_absolute;
+            } else if (each.opcode == netio::detail::uring::op_timeout_remove) {
+                each.second_address = netio::detail::address_of(&hour);
+                each.operation_flags &= ~netio::detail::uring::timeout_absolute;
             }
         }
     }
@@ -172,7 +213,7 @@ using netio_test::readiness_in_child;
 using netio_test::readiness_long_ns;
 using netio_test::who_of;
 
-const netio::availability ring_offered = netio::io_uring::available();
+const netio::availability ring_offered = netio_test::io_uring_offered();
 #define NETIO_RING_CASE(says) TEST_CASE("io_uring " says * doctest::skip(!ring_offered.offered))
 
 }  // namespace
@@ -302,49 +343,246 @@ NETIO_RING_CASE("serves a lone client of a server with one call a round trip, an
     ring_sys::reset();
 }
 
+namespace {
+
+/// Echoes to clients that are all ready at once, until each has its answer; how many calls of the
+/// kernel that took, but for waits that the timer behind quiet sends ended.
+int ring_echo_to_all(ring_rig& rig, std::vector<ring_client>& clients) {
+    std::vector<std::string> texts(clients.size());
+    for (ring_client& client : clients) {
+        client.send("ping");
+    }
+    ring_sys::reset();
+    std::size_t sent = 0;
+    int empty = 0;
+    while (sent < clients.size()) {
+        empty += rig.wait(readiness_long_ns) == 0 ? 1 : 0;
+        const std::vector<event> now = std::move(rig.seen);
+        rig.seen.clear();
+        for (const event& each : now) {
+            if (each.kind == event_kind::received) {
+                std::string& text = texts[each.who.index()];
+                text = rig.text_of(each);
+                const netio::bytes slice = netio::as_bytes(text);
+                rig.backend.send_quietly(each.who, {&slice, 1});
+                if (each.disarmed) {
+                    rig.receive(each.who, 1024);
+                }
+            } else {
+                CHECK(each.kind == event_kind::sent);
+                ++sent;
+            }
+        }
+    }
+    const int calls = ring_sys::of(ring_call::enter) - empty;
+    CHECK(ring_sys::total() == ring_sys::of(ring_call::enter));
+    for (ring_client& client : clients) {
+        CHECK(client.receive(4) == "ping");
+    }
+    return calls;
+}
+
+/// So many clients, each with a receive outstanding.
+std::vector<ring_client> ring_clients(ring_rig& rig, ring_door& door, std::uint32_t count) {
+    std::vector<ring_client> clients;
+    for (std::uint32_t index = 0; index < count; ++index) {
+        clients.push_back(door.connect(who_of(index)));
+        rig.receive(who_of(index), 1024);
+    }
+    rig.quiet();
+    return clients;
+}
+
+}  // namespace
+
 NETIO_RING_CASE("serves 100 ready connections with at most five calls") {
     ring_rig rig;
     ring_door door(rig);
-    std::vector<ring_client> clients;
-    std::vector<std::string> texts(100);
-    for (std::uint32_t index = 0; index < 100; ++index) {
-        clients.push_back(door.connect(who_of(index)));
-        rig.receive(who_of(index));
-    }
-    rig.quiet();
+    std::vector<ring_client> clients = ring_clients(rig, door, 100);
     for (int round = 0; round < 3; ++round) {
-        for (ring_client& client : clients) {
-            client.send("ping");
-        }
-        ring_sys::reset();
-        int sent = 0;
-        int empty = 0;  // waits that the timer behind quiet sends ended
-        while (sent < 100) {
-            empty += rig.wait(readiness_long_ns) == 0 ? 1 : 0;
-            const std::vector<event> now = std::move(rig.seen);
-            rig.seen.clear();
-            for (const event& each : now) {
-                if (each.kind == event_kind::received) {
-                    std::string& text = texts[each.who.index()];
-                    text = rig.text_of(each);
-                    const netio::bytes slice = netio::as_bytes(text);
-                    rig.backend.send_quietly(each.who, {&slice, 1});
-                    rig.receive(each.who);
-                } else {
-                    CHECK(each.kind == event_kind::sent);
-                    ++sent;
-                }
-            }
-        }
-        CHECK(ring_sys::of(ring_call::enter) - empty <= 5);
-        CHECK(ring_sys::total() == ring_sys::of(ring_call::enter));
-        for (ring_client& client : clients) {
-            CHECK(client.receive(4) == "ping");
-        }
+        CHECK(ring_echo_to_all(rig, clients) <= 5);
     }
     for (std::uint32_t index = 0; index < 100; ++index) {
         rig.close(who_of(index));
     }
+}
+
+namespace {
+
+constexpr netio::limits ring_thousand_limits{.connections_max = 1'000};
+
+/// Descriptors for so many connections, both ends; false where the system has fewer.
+bool ring_may_open(rlim_t count) {
+    rlimit allowed{};
+    ::getrlimit(RLIMIT_NOFILE, &allowed);
+    allowed.rlim_cur = allowed.rlim_max;
+    return ::setrlimit(RLIMIT_NOFILE, &allowed) == 0 && allowed.rlim_cur >= count;
+}
+
+}  // namespace
+
+NETIO_RING_CASE("serves 1,000 ready connections of a server with at most ten calls") {
+    if (!ring_may_open(2'100)) {
+        MESSAGE("SKIPPED: fewer than 2,100 descriptors");
+        return;
+    }
+    const auto memory = std::make_unique<netio::storage<ring_thousand_limits, ring_backend>>();
+    ring_echo handler;
+    netio::server<ring_echo, ring_backend> server{*memory, handler};
+    REQUIRE(server.listen({.address = "127.0.0.1", .backlog = 1'000}) == netio::error::none);
+    std::vector<ring_client> clients;
+    while (clients.size() < 1'000) {
+        clients.emplace_back(server.local().port);
+        server.run_once(0);
+    }
+    const std::string text(64, 'x');
+    for (std::uint32_t round = 1; round <= 3; ++round) {
+        for (int turns = 0; turns < 20; ++turns) {
+            server.run_once(0);
+        }
+        for (ring_client& client : clients) {
+            client.send(text);
+        }
+        ring_sys::reset();
+        while (handler.bytes < 64'000 * round) {
+            server.run_once(1'000);
+        }
+        server.run_once(0);  // the last answers
+        CHECK(ring_sys::of(ring_call::enter) <= 10);
+        CHECK(ring_sys::total() == ring_sys::of(ring_call::enter));
+        for (ring_client& client : clients) {
+            CHECK(client.receive(64) == text);
+        }
+    }
+    CHECK(server.stats().pools[2].refused == 0);
+    CHECK(server.stats().pools[1].refused == 0);
+}
+
+NETIO_RING_CASE("waits for a batch after a batch, and at once after a lone message") {
+    ring_rig rig;
+    ring_door door(rig);
+    rig.backend.wait_for_batches(20'000);
+    std::vector<ring_client> clients = ring_clients(rig, door, 6);
+    ring_sys::reset();
+    clients[0].send("lone");
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "lone");
+    clients[1].send("lone");
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "lone");
+    CHECK(ring_sys::batch_us_most == 0);
+    CHECK(ring_sys::least_most == 1);
+    for (ring_client& client : clients) {
+        client.send("many");
+    }
+    for (int count = 0; count < 6; ++count) {
+        CHECK(rig.text_of(rig.until(event_kind::received)) == "many");
+    }
+    CHECK(ring_sys::batch_us_most == 0);
+    clients[0].send("next");  // comes when the time for a batch is over
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "next");
+    CHECK(ring_sys::batch_us_most == 20'000);
+    CHECK(ring_sys::least_most > 1);
+    CHECK(ring_sys::least_most <= 6);
+    ring_sys::reset();
+    clients[0].send("lone");
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "lone");
+    CHECK(ring_sys::batch_us_most == 0);
+    rig.backend.wait_for_batches(0);
+    for (ring_client& client : clients) {
+        client.send("many");
+    }
+    for (int count = 0; count < 6; ++count) {
+        rig.text_of(rig.until(event_kind::received));
+    }
+    clients[0].send("next");
+    rig.text_of(rig.until(event_kind::received));
+    CHECK(ring_sys::batch_us_most == 0);
+    for (std::uint32_t index = 0; index < 6; ++index) {
+        rig.close(who_of(index));
+    }
+}
+
+NETIO_RING_CASE("waits for no batch where the kernel can't (before Linux 6.12)") {
+    ring_sys::reset();
+    ring_sys::knows_no_batches = true;
+    std::vector<std::byte> bytes(64 * 1024);
+    std::vector<std::uint32_t> links(16);
+    std::vector<std::byte> raw(ring_rig::memory_bytes + 64);
+    netio::buffer_pool pool;
+    pool.attach(bytes.data(), links.data(), 16, 1024, 8, 8, false);
+    const auto at = reinterpret_cast<std::uintptr_t>(raw.data());
+    ring_backend backend;
+    REQUIRE(backend.open({raw.data() + (64 - at % 64) % 64, ring_rig::memory_bytes},
+                         netio_test::readiness_sizes, pool));
+    backend.wait_for_batches(20'000);
+    CHECK(backend.batch_us() == 0);
+    backend.close();
+    ring_sys::reset();
+}
+
+NETIO_RING_CASE("one receive serves many small messages, each with a buffer of its own") {
+    ring_rig rig;
+    ring_door door(rig);
+    ring_client client = door.connect(who_of(0));
+    rig.receive(who_of(0), 1024);
+    rig.quiet();
+    ring_sys::reset();
+    for (int count = 0; count < 10; ++count) {
+        client.send("ping");
+        const event received = rig.until(event_kind::received);
+        CHECK(rig.text_of(received) == "ping");
+        CHECK(!received.disarmed);
+    }
+    CHECK(ring_sys::pushed[netio::detail::uring::op_receive] == 0);
+    rig.close(who_of(0));
+}
+
+NETIO_RING_CASE("receives one by one where the kernel can't bound them (before Linux 6.16)") {
+    ring_rig rig;
+    ring_sys::knows_no_total = true;
+    ring_door door(rig);
+    std::vector<ring_client> clients = ring_clients(rig, door, 3);
+    for (int round = 0; round < 3; ++round) {
+        for (ring_client& client : clients) {
+            client.send("ping");
+        }
+        for (int count = 0; count < 3; ++count) {
+            CHECK(rig.text_of(rig.until(event_kind::received)) == "ping");
+        }
+    }
+    CHECK(ring_sys::multishots == 1);  // the first was refused, and no other tried
+    CHECK(rig.pool.in_use(netio::side::input) == 0);
+    clients[0].finish();
+    rig.until(event_kind::ended);
+    for (std::uint32_t index = 0; index < 3; ++index) {
+        rig.close(who_of(index));
+    }
+}
+
+NETIO_RING_CASE("leaves one timer standing for the end of its waits, and moves it if need be") {
+    constexpr std::uint64_t second = 1'000'000'000;
+    ring_rig rig;
+    ring_door door(rig);
+    std::vector<ring_client> clients = ring_clients(rig, door, 1);
+    ring_sys::reset();
+    for (int round = 0; round < 5; ++round) {
+        clients[0].send("ping");
+        while (rig.seen.empty()) {
+            rig.wait(60 * second);
+        }
+        rig.text_of(rig.until(event_kind::received));
+    }
+    // What the door waited with stands already, and comes in time.
+    CHECK(ring_sys::pushed[netio::detail::uring::op_timeout] == 0);
+    CHECK(ring_sys::pushed[netio::detail::uring::op_timeout_remove] == 0);
+    CHECK(ring_sys::timed_waits == 0);
+    rig.wait(3'000'000);
+    CHECK(rig.seen.empty());
+    CHECK(ring_sys::pushed[netio::detail::uring::op_timeout] == 0);
+    CHECK(ring_sys::pushed[netio::detail::uring::op_timeout_remove] == 1);
+    rig.wait(3'000'000);  // it went off
+    CHECK(ring_sys::pushed[netio::detail::uring::op_timeout] == 1);
+    CHECK(ring_sys::timed_waits == 0);
+    rig.close(who_of(0));
 }
 
 NETIO_RING_CASE("lends at most what can be asked for, and only while it is inside (P7)") {
@@ -573,6 +811,44 @@ NETIO_RING_CASE("says which call a filter forbids") {
     CHECK(ring_missed(uring::setup_call, EPERM, "io_uring_setup: ") == 0);
     CHECK(ring_missed(uring::register_call, EPERM, "io_uring_register: ") == 0);
     CHECK(ring_missed(uring::enter_call, EPERM, "io_uring_enter: ") == 0);
+}
+
+NETIO_RING_CASE("falls back to the next backend where a filter forbids it, and says why") {
+    using netio::detail::uring::setup_call;
+    const int failed = readiness_in_child([] {
+        if (!ring_forbid(setup_call, EPERM)) {
+            return 2;
+        }
+        const auto any = netio::choose_backend<netio::io_uring, netio::epoll>("auto");
+        const auto named = netio::choose_backend<netio::io_uring, netio::epoll>("io_uring");
+        const bool right = any && any.index == 1 && std::string_view(any.name) == "epoll" &&
+                           std::string_view(any.refused) == "io_uring" &&
+                           std::string_view(any.missing).starts_with("io_uring_setup: ") &&
+                           !named && std::string_view(named.missing) == any.missing;
+        return right ? 0 : 1;
+    });
+    if (failed == 2) {
+        MESSAGE("SKIPPED: no filter of system calls can be set here");
+        return;
+    }
+    CHECK(failed == 0);
+}
+
+NETIO_RING_CASE("is chosen by name, or first of a list, for its type") {
+    const auto any = netio::choose_backend<netio::io_uring, netio::epoll>("auto");
+    CHECK(std::string_view(any.name) == "io_uring");
+    CHECK(std::string_view(any.missing).empty());
+    const auto second = netio::choose_backend<netio::io_uring, netio::epoll>("epoll");
+    REQUIRE(second.index == 1);
+    CHECK(std::string_view(second.refused).empty());
+    const auto none = netio::choose_backend<netio::io_uring, netio::epoll>("iocp");
+    CHECK(!none);
+    CHECK(std::string_view(none.missing).empty());
+    std::string_view ran;
+    netio::on_backend<netio::io_uring, netio::epoll>(second, [&ran]<class Backend>(Backend*) {
+        ran = Backend::name;
+    });
+    CHECK(ran == "epoll");
 }
 
 NETIO_RING_CASE("says what an old kernel lacks, and a lack of descriptors is none of it") {

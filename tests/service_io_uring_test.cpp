@@ -4,13 +4,14 @@
 
 #if NETIO_HAS_IO_URING
 
+#include "tests/io_uring_offered.hpp"
 #include "tests/service.hpp"
 
 #include <optional>
 
 namespace {
 
-const netio::availability service_io_uring_offered = netio::io_uring::available();
+const netio::availability service_io_uring_offered = netio_test::io_uring_offered();
 const auto service_io_uring_cases = [] {
     std::optional<netio_test::service_cases<netio::io_uring>> cases;
     if (service_io_uring_offered.offered) {
