@@ -4981,6 +4981,25 @@ struct datagram_options {
     socket_options socket{};
 };
 
+/// The longest that a worker spins, in microseconds.
+inline constexpr std::uint32_t spin_us_max = 1'000'000;
+
+/// How a worker waits for what comes next. A lone connection is served at once under each of these.
+///
+/// * The default waits for batches: fewer calls and less CPU under load, more latency at half load.
+/// * `{.batch_us = 0}` is latency first: the first event ends every wait.
+/// * `{.batch_us = 0, .spin_us = 50}` spins: the lowest latency, for a CPU of its own while busy.
+///
+/// What each costs is measured in docs/performance.md.
+struct wait_options {
+    /// While messages come several at a time, a wait lasts so long for more of them, microseconds.
+    /// On io_uring only, with Linux 6.12 or later; the others have nothing to gain by it.
+    std::uint32_t batch_us = 100;
+    /// After something came the kernel is asked so long, microseconds, before the worker sleeps: at
+    /// most 1,000,000. An idle worker sleeps all the same.
+    std::uint32_t spin_us = 0;
+};
+
 /// How an outgoing connection is made.
 struct connect_options {
     deadlines times{};
@@ -5182,6 +5201,13 @@ template <class B>
 concept backend_sends_quietly = requires(B b, std::span<const bytes> slices, token who) {
     { B::quiet_ns_max } -> std::convertible_to<std::uint64_t>;
     { b.send_quietly(who, slices) } noexcept;
+};
+
+/// Where one call can bring many events, it may pay to wait a little for more of them: a backend
+/// that can may offer `wait_for_batches(batch_us)`, microseconds, 0: never. After `open`.
+template <class B>
+concept backend_waits_for_batches = requires(B b, std::uint32_t batch_us) {
+    { b.wait_for_batches(batch_us) } noexcept;
 };
 
 /// Where the backend itself decides how many connections it accepts at a time it may offer
@@ -5511,6 +5537,7 @@ struct shared_state {
     std::uint32_t worker_count;
     deadlines outgoing_times;
     socket_options outgoing_socket;
+    wait_options waiting;
     listener_entry* listeners;
     network* trusted;
     std::uint32_t trusted_count;
@@ -7609,6 +7636,37 @@ private:
     detail::atomic<std::uint32_t> word_{0};
 };
 
+/// A time-out of the waiting call is a timer set and taken back in each wait: a twentieth of a
+/// small round trip. So a timer of the backend's own is left standing: a wait has no end of its own
+/// as long as that one comes in time, and one that comes early is an early return. Short waits
+/// mostly last until their end, and there it would be one call more.
+class standing_timer {
+public:
+    static constexpr std::uint64_t least_ns = 2'000'000;
+
+    static bool worth_it(std::uint64_t timeout_ns) noexcept {
+        return timeout_ns != forever_ns && timeout_ns >= least_ns;
+    }
+    static std::uint64_t due_after(std::uint64_t timeout_ns, std::uint64_t now_ns) noexcept {
+        return timeout_ns < most_ns ? now_ns + timeout_ns : most_ns;
+    }
+    /// A clock read long ago may say no where the answer is yes, never the other way.
+    bool stands(std::uint64_t timeout_ns, std::uint64_t seen_ns) const noexcept {
+        return due_ns_ != 0 && due_ns_ <= due_after(timeout_ns, seen_ns) + slack_ns;
+    }
+    void set(std::uint64_t due_ns) noexcept { due_ns_ = due_ns; }
+    bool is_set() const noexcept { return due_ns_ != 0; }
+    std::uint64_t due_ns() const noexcept { return due_ns_; }
+    /// It was seen to go off, or can't be set.
+    void clear() noexcept { due_ns_ = 0; }
+
+private:
+    static constexpr std::uint64_t slack_ns = 1'000'000;
+    static constexpr std::uint64_t most_ns = std::uint64_t{1} << 60;  // 31 bits of seconds
+
+    std::uint64_t due_ns_ = 0;
+};
+
 /// The neighbours of a receive that waits for a buffer, as ids.
 struct block_links {
     std::uint32_t previous;
@@ -7909,7 +7967,7 @@ public:
             !change(EPOLL_CTL_ADD, timer_, EPOLLIN | EPOLLET, timer_token)) {
             return give_up_open(errno);
         }
-        timer_due_ns_ = 0;
+        standing_.clear();
         spare_.refill();
         wake_word_.open();
         accepts_ = {};
@@ -8209,10 +8267,7 @@ private:
     static constexpr std::uint32_t watched = EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET;
 
     /// A wait may be late by what a time-out in milliseconds would be late by.
-    static constexpr std::uint64_t timer_slack_ns = 1'000'000;
-    static constexpr std::uint64_t timer_least_ns = 2'000'000;
     static constexpr token timer_token = token::of(1, 0, operation::wake);
-    static constexpr std::uint64_t timer_most_ns = std::uint64_t{1} << 60;  // 31 bits of seconds
 
     static constexpr std::uint32_t accepts_max = 64;
     static constexpr std::uint32_t datagrams_max = 16;
@@ -8742,41 +8797,25 @@ private:
             case operation::send_to: resume_sends_to(); break;
             default:  // wake: the word says more than the descriptor
                 if (who == timer_token) {
-                    timer_due_ns_ = 0;
+                    standing_.clear();
                 }
                 break;
             }
         }
     }
 
-    /// A time-out of the waiting call is a timer set and taken back in each wait: a twentieth of a
-    /// small round trip. So a timer of our own is left standing: the wait has no end of its own as
-    /// long as that one comes in time, and one that comes early is an early return. Short waits
-    /// mostly last until their end, and there it would be one call more.
     int sleep_ms(std::uint64_t timeout_ns) noexcept {
-        if (timeout_ns == forever_ns || timeout_ns < timer_least_ns) {
+        if (!detail::standing_timer::worth_it(timeout_ns)) {
             return detail::to_milliseconds(timeout_ns);
         }
-        if (timer_stands(timeout_ns)) {
-            return -1;
-        }
-        now_ns();
-        if (!timer_stands(timeout_ns)) {
-            timer_due_ns_ = due_after(timeout_ns);
-            if (Sys::set_timer(timer_, timer_due_ns_) != 0) {
-                timer_due_ns_ = 0;
+        if (!standing_.stands(timeout_ns, seen_ns_) && !standing_.stands(timeout_ns, now_ns())) {
+            standing_.set(detail::standing_timer::due_after(timeout_ns, seen_ns_));
+            if (Sys::set_timer(timer_, standing_.due_ns()) != 0) {
+                standing_.clear();
                 return detail::to_milliseconds(timeout_ns);
             }
         }
         return -1;
-    }
-
-    std::uint64_t due_after(std::uint64_t timeout_ns) const noexcept {
-        return timeout_ns < timer_most_ns ? seen_ns_ + timeout_ns : timer_most_ns;
-    }
-    /// A clock read long ago may say no where the answer is yes, never the other way.
-    bool timer_stands(std::uint64_t timeout_ns) const noexcept {
-        return timer_due_ns_ != 0 && timer_due_ns_ <= due_after(timeout_ns) + timer_slack_ns;
     }
 
     void enter_kernel(detail::event_writer& to, std::uint64_t timeout_ns) noexcept {
@@ -8796,7 +8835,7 @@ private:
     epoll_event* ready_ = nullptr;
     listener* listeners_ = nullptr;
     std::uint64_t stale_count_ = 0;
-    std::uint64_t timer_due_ns_ = 0;  // 0: it was seen to go off, or never set
+    detail::standing_timer standing_;
     mutable std::uint64_t seen_ns_ = 0;  // the clock when it was last asked for
     std::uint32_t ready_max_ = 0;
     std::uint32_t ready_at_ = 0;   // what the kernel reported and is not worked off: from here
@@ -8851,6 +8890,7 @@ inline constexpr std::uint32_t setup_wanted =
 inline constexpr std::uint32_t feature_single_map = 1u << 0;
 inline constexpr std::uint32_t feature_no_drop = 1u << 1;
 inline constexpr std::uint32_t feature_ext_arg = 1u << 8;
+inline constexpr std::uint32_t feature_wait_at_least = 1u << 15;  // Linux 6.12
 inline constexpr std::uint32_t enter_get_events = 1u << 0;
 inline constexpr std::uint32_t enter_ext_arg = 1u << 3;
 inline constexpr std::uint32_t register_buffer_ring = 22;  // Linux 5.19
@@ -8863,6 +8903,7 @@ enum opcode : std::uint8_t {
     op_send_message = 9,
     op_receive_message = 10,
     op_timeout = 11,
+    op_timeout_remove = 12,
     op_accept = 13,
     op_cancel = 14,
     op_connect = 16,
@@ -8873,8 +8914,11 @@ enum opcode : std::uint8_t {
 inline constexpr std::uint8_t flag_buffer_select = 1u << 5;
 inline constexpr std::uint8_t flag_skip_success = 1u << 6;
 inline constexpr std::uint16_t poll_first = 1u << 0;
+inline constexpr std::uint16_t receive_multishot = 1u << 1;  // Linux 6.0; bounded, 6.16
 inline constexpr std::uint32_t poll_multishot = 1u << 0;
 inline constexpr std::uint32_t poll_readable = 1u << 0;
+inline constexpr std::uint32_t timeout_absolute = 1u << 0;
+inline constexpr std::uint32_t timeout_update = 1u << 1;  // Linux 5.11
 inline constexpr std::uint32_t cancel_all = 1u << 0;
 inline constexpr std::uint32_t cancel_any = 1u << 2;
 inline constexpr std::uint32_t completion_buffer = 1u << 0;
@@ -8893,7 +8937,7 @@ struct submission {
     std::uint64_t user_data;
     std::uint16_t buffer_group;
     std::uint16_t personality;
-    std::int32_t file_index;
+    std::uint32_t total;  // of a multishot receive: its bound in bytes (`optlen`)
     std::uint64_t unused[2];
 };
 static_assert(sizeof(submission) == 64);
@@ -8941,6 +8985,10 @@ struct time_span {
     std::int64_t nanoseconds;
 };
 static_assert(sizeof(time_span) == 16);
+constexpr time_span span_of(std::uint64_t ns) noexcept {
+    return {static_cast<std::int64_t>(ns / 1'000'000'000),
+            static_cast<std::int64_t>(ns % 1'000'000'000)};
+}
 struct wait_argument {
     std::uint64_t signals;
     std::uint32_t signals_bytes;
@@ -8999,6 +9047,7 @@ public:
         if (descriptor_ < 0) {
             return status_of(errno);
         }
+        features_ = how.features;
         const std::size_t first =
             how.submissions.array + how.submission_entries * sizeof(std::uint32_t);
         const std::size_t second =
@@ -9032,6 +9081,7 @@ public:
     }
 
     int descriptor() const noexcept { return descriptor_; }
+    bool offers(std::uint32_t feature) const noexcept { return (features_ & feature) != 0; }
     std::uint32_t next_index() const noexcept { return tail_ & submission_mask_; }
     /// Pushed and not taken by the kernel yet.
     std::uint32_t pending() const noexcept { return tail_ - load(submission_head_); }
@@ -9048,11 +9098,13 @@ public:
         return out;
     }
 
-    /// Hands over what was pushed; waits for `least` completions or until the time is up.
-    int enter(std::uint32_t least, std::uint64_t timeout_ns, std::uint32_t flags) noexcept {
-        const uring::time_span span{static_cast<std::int64_t>(timeout_ns / 1'000'000'000),
-                                    static_cast<std::int64_t>(timeout_ns % 1'000'000'000)};
+    /// Hands over what was pushed; waits for `least` completions, or `patience_us` long for so many
+    /// and then for any, or until the time is up.
+    int enter(std::uint32_t least, std::uint64_t timeout_ns, std::uint32_t flags,
+              std::uint32_t patience_us = 0) noexcept {
+        const uring::time_span span = uring::span_of(timeout_ns);
         uring::wait_argument how{};
+        how.wait_at_least_us = patience_us;
         how.timeout = least == 0 || timeout_ns == forever_ns ? 0 : address_of(&span);
         __atomic_store_n(submission_tail_, tail_, __ATOMIC_RELEASE);
         return Sys::ring_enter(descriptor_, pending(), least, flags | uring::enter_ext_arg, how);
@@ -9096,6 +9148,7 @@ private:
     }
 
     int descriptor_ = -1;
+    std::uint32_t features_ = 0;
     std::byte* rings_ = nullptr;
     std::size_t rings_bytes_ = 0;
     uring::submission* submissions_ = nullptr;
@@ -9118,8 +9171,8 @@ private:
 /// it is wiped there, so none is lent twice with somebody's bytes.
 class uring_lending {
 public:
-    static constexpr std::uint32_t entries = 64;  // of the kernel's ring, and lent at most
-    static constexpr std::uint32_t ids = 256;     // named by completions not read yet, and lent
+    static constexpr std::uint32_t entries = 256;  // of the kernel's ring, and lent at most
+    static constexpr std::uint32_t ids = 512;      // named by completions not read yet, and lent
     static constexpr std::uint16_t group = 1;
     static constexpr std::size_t page_bytes = 4096;
     static constexpr std::size_t memory_bytes = 2 * page_bytes;  // one page, wherever it begins
@@ -9170,6 +9223,7 @@ public:
         publish();
     }
     bool lends() const noexcept { return tail_ != head_; }
+    std::uint32_t count() const noexcept { return static_cast<std::uint16_t>(tail_ - head_); }
 
     /// A completion names a buffer. The kernel takes them in the order of the ring.
     void note(const uring::completion& what) noexcept {
@@ -9326,7 +9380,7 @@ class basic_io_uring
 public:
     static constexpr const char* name = "io_uring";
     static constexpr std::size_t connection_bytes = sizeof(connection);
-    static constexpr std::uint32_t receive_credit = 1;
+    static constexpr std::uint32_t receive_credit = none_index;
     /// Connections that may still come after stop_accept.
     static constexpr std::uint32_t late_accepts_max = detail::uring_accepts_armed;
     /// So long a wait may keep the event of a quiet send to itself.
@@ -9395,6 +9449,16 @@ public:
         ring_.close();
         open_ = false;
     }
+
+    /// While messages come several at a time, a wait that sleeps waits `batch_us` microseconds for
+    /// more of them, or until there are 128: fewer calls for more latency. 0: never, and before
+    /// Linux 6.12 in any case. Any time after `open`.
+    void wait_for_batches(std::uint32_t batch_us) noexcept {
+        NETIO_ASSERT(open_);
+        batch_us_ = ring_.offers(detail::uring::feature_wait_at_least) ? batch_us : 0;
+    }
+
+    std::uint32_t batch_us() const noexcept { return batch_us_; }
 
     os_status start_accept(socket_handle handle, token who) noexcept {
         listener& at = listener_of(who);
@@ -9534,7 +9598,9 @@ public:
             unlink_starved(who.index() + 1);
         }
         at.flags |= closing | (abort ? abortive : 0);
-        urgent_ = urgent_ || (at.flags & quiet) != 0;
+        if ((at.flags & quiet) != 0) {
+            link_due(who.index() + 1);  // it is in the line already
+        }
         // A pending operation holds the file: the socket is closed when the last one has ended.
         for (const operation each : {operation::connect, operation::receive, operation::send}) {
             if (in_kernel(at, each)) {
@@ -9600,37 +9666,29 @@ public:
         detail::event_writer to(out);
         wake_word_.take(to);
         serve_starved();
-        std::uint32_t nodes = settled_count();
+        note_settled();
         // Half a batch at hand is worth no call. Completions are made inside the enter call only,
         // so without it what is at hand becomes less. Less than that is worth none either where
-        // there is nothing to hand over, but not twice in a row: others may be ready by now.
-        const std::uint32_t at_hand = ring_.unread() + nodes;
-        skipped_ = at_hand != 0 && ring_.pending() == 0 && !skipped_;
+        // there is nothing to hand over, but not twice in a row: others may be ready by now. While
+        // batches come, each is worked off before the next is waited for.
+        const std::uint32_t at_hand = ring_.unread() + settled_count_;
+        skipped_ = at_hand != 0 && (batching() || (ring_.pending() == 0 && !skipped_));
         if (at_hand < out.size() / 2 && !skipped_) {
-            const bool local =
-                urgent_ || to.count() != 0 || ring_.unread() != 0 || ring_.overflown();
-            const bool sleeps = !local && timeout_ns != 0 && wake_word_.announce_sleep();
-            if (sleeps && run_count_ != 0) {
-                bound_sleep();
-            }
-            enter(sleeps ? 1 : 0, timeout_ns);
-            if (to.count() == 0) {
-                wake_word_.take(to);
-            }
-            nodes = settled_count();
+            enter_kernel(to, timeout_ns);
         }
-        nodes = work_off_run_list(to, nodes, ring_.unread() != 0 ? to.room() / 2 : 0);
+        work_off_run_list(to, ring_.unread() != 0 ? to.room() / 2 : 0);
         while (ring_.unread() != 0 && to.room() != 0) {
             complete(ring_.pop(), to);
         }
-        work_off_run_list(to, nodes, 0);
-        urgent_ = run_count_ != 0;
+        work_off_run_list(to, 0);
         waiting_ = false;
         if (foreign_) {
             wake_word_.announce_sleep();
         }
         return to.count();
     }
+
+    std::uint64_t now_ns() const noexcept { return seen_ns_ = Sys::now_ns(); }
 
     bool ready() noexcept {
         NETIO_ASSERT(open_);
@@ -9670,15 +9728,21 @@ private:
     static constexpr std::uint32_t stopping = 1u << 10;
     static constexpr std::uint32_t sending = 1u << 11;
     static constexpr std::uint32_t send_over = 1u << 12;         // end_send was called
-    static constexpr std::uint32_t quiet = 1u << 16;  // no completion means sent
-    static constexpr std::uint32_t close_sent = 1u << 13;  // the descriptor is the kernel's
+    static constexpr std::uint32_t close_sent = 1u << 13;        // the descriptor is the kernel's
+    static constexpr std::uint32_t quiet = 1u << 16;             // no completion means sent
+    static constexpr std::uint32_t bulky = 1u << 18;             // what came last was large
+    static constexpr std::uint32_t due = 1u << 19;               // counted in due_count_
+    static constexpr std::uint32_t many = 1u << 17;              // its receive was a multishot one
     // Results that the next wait will give.
     static constexpr std::uint32_t result_connected = 1u << 14;
     static constexpr std::uint32_t result_disarmed = 1u << 15;
 
     static constexpr std::uint32_t accepts_armed = detail::uring_accepts_armed;
-    static constexpr std::uint32_t submissions_max = 128;
+    static constexpr std::uint32_t submissions_max = 256;
     static constexpr std::uint32_t completions_most = 8192;
+    static constexpr std::uint32_t batch_most = 128;
+    /// So many ready operations the kernel runs at a time where fewer are waited for, twice a call.
+    static constexpr std::uint32_t runs_most = 20;
     static constexpr std::uint8_t cancel_mark = 0x80;  // in the operation of a token
     static constexpr std::uint32_t send_to_tries_max = 3;
     static constexpr int entries_tried_max = 1000;
@@ -9719,8 +9783,9 @@ private:
             reinterpret_cast<datagram_socket*>(memory + places.datagram_sockets);
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         empty_lines();
-        outstanding_count_ = selecting_count_ = looked_at_ = 0;
-        foreign_ = connects_pushed_ = urgent_ = skipped_ = timer_stands_ = false;
+        outstanding_count_ = selecting_count_ = looked_at_ = settled_count_ = due_count_ = 0;
+        foreign_ = connects_pushed_ = skipped_ = quiet_timer_stands_ = false;
+        standing_.clear();
     }
 
     /// Room for a receive and a send of everybody. Where more come at once the kernel keeps them
@@ -9802,18 +9867,63 @@ private:
     // ---- the ring
 
     void submit() noexcept {
+        lend();
         ring_.enter(0, 0, 0);
         look_at_new();
     }
+    /// Nobody passes those who wait for a buffer, so while there are any the ring has none.
+    void lend() noexcept {
+        if (starved_first_ == 0 && !lending_.lends()) {
+            const std::uint32_t most = batching() ? 2 * batch_most : 2 * runs_most;
+            lending_.lend(selecting_count_ < most ? selecting_count_ : most);
+        }
+    }
+
+    /// The call of a wait. It sleeps unless something is to be done at once.
+    void enter_kernel(detail::event_writer& to, std::uint64_t timeout_ns) noexcept {
+        const bool local = due_count_ != 0 || settled_count_ != 0 || to.count() != 0 ||
+                           ring_.unread() != 0 || ring_.overflown();
+        const bool sleeps = !local && timeout_ns != 0 && wake_word_.announce_sleep();
+        if (sleeps && run_count_ != 0) {
+            bound_sleep();
+        }
+        if (sleeps && detail::standing_timer::worth_it(timeout_ns)) {
+            let_timer_stand(timeout_ns);
+            timeout_ns = forever_ns;
+        }
+        enter(sleeps, timeout_ns);
+        if (to.count() == 0) {
+            wake_word_.take(to);
+        }
+    }
 
     /// Into the kernel: to hand over what was started, to let it run what became ready, to wait.
-    void enter(std::uint32_t least, std::uint64_t timeout_ns) noexcept {
-        // Nobody passes those who wait for a buffer, so while there are any the ring has none.
-        if (starved_first_ == 0 && !lending_.lends()) {
-            lending_.lend(selecting_count_);
+    void enter(bool sleeps, std::uint64_t timeout_ns) noexcept {
+        lend();
+        const std::uint32_t batch = sleeps ? batch_wanted() : 0;
+        if (batch != 0) {
+            // Without an end of its own such a wait would spin where nothing comes at all.
+            ring_.enter(batch, timeout_ns < hour_ns ? timeout_ns : hour_ns,
+                        detail::uring::enter_get_events, batch_us_);
+        } else {
+            ring_.enter(sleeps ? 1 : 0, timeout_ns, detail::uring::enter_get_events);
         }
-        ring_.enter(least, timeout_ns, detail::uring::enter_get_events);
+        messages_seen_ = 0;
         look_at_new();
+    }
+
+    /// Only where the last call brought several messages: a lone connection never waits for others.
+    bool batching() const noexcept { return messages_seen_ >= 2 && batch_us_ != 0; }
+    /// So many completions are waited for; 0: any. Each of them may take one of the buffers lent,
+    /// and the kernel may make twice as many; what is written in answer needs buffers, too.
+    std::uint32_t batch_wanted() const noexcept {
+        if (!batching()) {
+            return 0;
+        }
+        const std::uint32_t room = pool_->room(side::output) / 2;
+        const std::uint32_t lent = lending_.count() / 2;
+        const std::uint32_t most = room < lent ? room : lent;
+        return most < 2 ? 0 : most < batch_most ? most : batch_most;
     }
 
     /// What came is looked at once before anything is read of it: only then is it known which of
@@ -9822,11 +9932,14 @@ private:
     void look_at_new() noexcept {
         for (const std::uint32_t end = ring_.completion_tail(); looked_at_ != end; ++looked_at_) {
             lending_.note(ring_.at(looked_at_));
-            note_failed_send(token{ring_.at(looked_at_).user_data});
+            const token who{ring_.at(looked_at_).user_data};
+            messages_seen_ += who.op() == operation::receive ? 1 : 0;
+            note_failed_send(who);
         }
         if (NETIO_LIKELY(!ring_.overflown())) {
             lending_.take_back();
         }
+        note_settled();
         if (NETIO_UNLIKELY(connects_pushed_) && ring_.pending() == 0) {
             connects_pushed_ = false;
             for (std::uint32_t place = 0; place < submissions_max; ++place) {
@@ -9859,7 +9972,8 @@ private:
         out.descriptor = descriptor;
         out.user_data = who.bits;
         const bool silent =
-            opcode == detail::uring::op_cancel || opcode == detail::uring::op_close;
+            opcode == detail::uring::op_cancel || opcode == detail::uring::op_close ||
+            opcode == detail::uring::op_timeout_remove;
         outstanding_count_ += silent ? 0 : 1;
         return out;
     }
@@ -9887,18 +10001,41 @@ private:
         out.operation_flags = poll_mask(detail::uring::poll_readable);
         out.count = detail::uring::poll_multishot;
     }
-    /// The wait has an end because of quiet sends. A time-out of the call itself would be set and
-    /// taken back each time, as the next of all the kernel's timers; this one is left standing.
+    /// The wait has an end because of quiet sends. Their timer, too, is left standing.
     void bound_sleep() noexcept {
         static constexpr detail::uring::time_span span{0, quiet_ns_max};
-        if (!timer_stands_) {
-            timer_stands_ = true;
-            submission& out = start(detail::uring::op_timeout, -1, timer_token);
+        if (!quiet_timer_stands_) {
+            quiet_timer_stands_ = true;
+            submission& out = start(detail::uring::op_timeout, -1, quiet_timer_token);
             out.address = detail::address_of(&span);
             out.count = 1;
         }
     }
-    static constexpr token timer_token = token::of(1, 0, operation::wake);
+    /// There is one timer for the end of waits: where it stands for too late it is moved.
+    void let_timer_stand(std::uint64_t timeout_ns) noexcept {
+        if (standing_.stands(timeout_ns, seen_ns_) || standing_.stands(timeout_ns, now_ns())) {
+            return;
+        }
+        const bool moves = standing_.is_set();
+        standing_.set(detail::standing_timer::due_after(timeout_ns, seen_ns_));
+        timer_due_ = detail::uring::span_of(standing_.due_ns());
+        if (moves) {
+            submission& out = start(detail::uring::op_timeout_remove, -1,
+                                    timer_token.with(cancel_all_mark));
+            out.flags = detail::uring::flag_skip_success;  // it fails where the timer just went off
+            out.address = timer_token.bits;
+            out.second_address = detail::address_of(&timer_due_);
+            out.operation_flags = detail::uring::timeout_update | detail::uring::timeout_absolute;
+        } else {
+            submission& out = start(detail::uring::op_timeout, -1, timer_token);
+            out.address = detail::address_of(&timer_due_);
+            out.count = 1;
+            out.operation_flags = detail::uring::timeout_absolute;
+        }
+    }
+    static constexpr token quiet_timer_token = token::of(1, 0, operation::wake);
+    static constexpr token timer_token = token::of(2, 0, operation::wake);
+    static constexpr std::uint64_t hour_ns = 3'600'000'000'000;
 
     /// The kernel takes the mask of a poll as two halves, the lower one first.
     static constexpr std::uint32_t poll_mask(std::uint32_t wanted) noexcept {
@@ -9916,6 +10053,9 @@ private:
     void complete(const completion& what, detail::event_writer& to) noexcept {
         const token who{what.user_data};
         const auto op = static_cast<std::uint8_t>(who.op());
+        if (op == cancel_mark) {
+            return;  // of everything, or of a timer that just went off
+        }
         if ((op & cancel_mark) != 0) {
             cancel_missed(who.with(static_cast<operation>(op & ~cancel_mark)));
             return;
@@ -9932,8 +10072,10 @@ private:
         case operation::receive_from: received_from(who, what, to); break;
         case operation::send_to: sent_to(who, what.result, to); break;
         default:  // wake: the word says more than the descriptor
-            if (who == timer_token) {
-                timer_stands_ = false;
+            if (who == quiet_timer_token) {
+                quiet_timer_stands_ = false;
+            } else if (who == timer_token) {
+                standing_.clear();
             } else if (!more(what)) {
                 arm_wake();
             }
@@ -10018,7 +10160,7 @@ private:
     std::uint32_t buffer_of(std::uint32_t& own, const completion& what) noexcept {
         if (own == 0) {
             NETIO_ASSERT(selecting_count_ != 0);
-            --selecting_count_;
+            selecting_count_ -= more(what) ? 0 : 1;
             return lending_.named_by(what);
         }
         const std::uint32_t index = own - 1;
@@ -10041,6 +10183,11 @@ private:
         out.priority = detail::uring::poll_first;
         out.buffer_group = detail::uring_lending::group;
         ++selecting_count_;
+    }
+    /// A multishot receive reports the lack of a buffer even where there is nothing to put into it.
+    /// Where that is likely a receive asks for readiness first; it is for one buffer, then.
+    bool rare_buffers() const noexcept {
+        return starved_first_ != 0 || pool_->room(side::input) == 0;
     }
     /// Bytes are there, and no buffer for them.
     void starve(std::uint32_t id) noexcept {
@@ -10075,24 +10222,26 @@ private:
 
     /// What is linked may have a submission behind it: it is over once the kernel took that and
     /// holds back no completion, which might be of a quiet send that was not whole.
-    std::uint32_t settled_count() const noexcept {
-        return ring_.pending() == 0 && !ring_.overflown() ? run_count_ : 0;
+    void note_settled() noexcept {
+        if (ring_.pending() == 0 && !ring_.overflown()) {
+            settled_count_ = run_count_;
+        }
     }
 
-    /// Steps through at most `nodes` blocks while more than `spare` events have room; those left.
-    std::uint32_t work_off_run_list(detail::event_writer& to, std::uint32_t nodes,
-                                    std::uint32_t spare) noexcept {
-        while (nodes != 0 && to.room() > spare) {
-            --nodes;
+    /// Steps through what is settled while more than `spare` events have room.
+    void work_off_run_list(detail::event_writer& to, std::uint32_t spare) noexcept {
+        while (settled_count_ != 0 && to.room() > spare) {
+            --settled_count_;
             const std::uint32_t id = unlink_first();
             const std::uint32_t index = (id & id_index) - 1;
+            due_count_ -= (flags_of(id) & due) != 0 ? 1 : 0;
+            flags_of(id) &= ~due;
             switch (id & ~id_index) {
             case 0: step_connection(index, to); break;
             case datagram_kind: end_datagrams(index, to); break;
             default: end_send_to(index, datagram_sends_[index].code, to); break;
             }
         }
-        return nodes;
     }
 
     void step_connection(std::uint32_t index, detail::event_writer& to) noexcept {
@@ -10135,7 +10284,8 @@ private:
     /// To be stepped through by the next wait, which therefore does not sleep.
     void link_due(std::uint32_t id) noexcept {
         link(id);
-        urgent_ = true;
+        due_count_ += (flags_of(id) & due) != 0 ? 0 : 1;
+        flags_of(id) |= due;
     }
 
     // ---- connections
@@ -10169,7 +10319,7 @@ private:
         link_due(index + 1);
     }
     static void end_receive(connection& at) noexcept {
-        at.flags &= ~(receiving | into_memory | stopping | result_disarmed);
+        at.flags &= ~(receiving | into_memory | stopping | result_disarmed | many);
     }
 
     /// A connect to a path is done at once or not at all; the ring would hand it to a thread.
@@ -10197,9 +10347,8 @@ private:
         }
     }
 
-    /// Three kinds: into the caller's memory; into a buffer that is ours already; into one the
-    /// kernel chooses once bytes exist. The last asks for readiness first, for without that the
-    /// kernel reports the lack of a buffer even where there is nothing to put into it.
+    /// Three kinds: into the caller's memory; into a buffer that is ours already; into those that
+    /// the kernel chooses once bytes exist.
     void arm_receive(connection& at, token who) noexcept {
         submission& out =
             start(detail::uring::op_receive, at.descriptor, who.with(operation::receive));
@@ -10211,6 +10360,16 @@ private:
             out.address = detail::address_of(pool_->data(at.buffer - 1));
             out.count = pool_->buffer_bytes();
             out.operation_flags = MSG_DONTWAIT;
+        } else if (multishot_ && (at.flags & bulky) == 0 && !rare_buffers()) {
+            // Until `total` bytes came: one buffer full, so a flooding peer has no more than that
+            // before everybody else was looked at.
+            out.flags = detail::uring::flag_buffer_select;
+            out.priority = detail::uring::receive_multishot;
+            out.buffer_group = detail::uring_lending::group;
+            out.count = pool_->buffer_bytes();
+            out.total = at.receive_count < out.count ? at.receive_count : out.count;
+            at.flags |= many;
+            ++selecting_count_;
         } else {
             choose_buffer(out);
             out.count = pool_->buffer_bytes();
@@ -10221,7 +10380,10 @@ private:
         connection& at = connection_of(who);
         NETIO_ASSERT((at.flags & receive_sent) != 0);
         const std::uint32_t buffer = buffer_of(at, what);
-        at.flags &= ~receive_sent;
+        const bool is_last = !more(what);
+        if (is_last) {
+            at.flags &= ~receive_sent;
+        }
         if ((at.flags & closing) != 0) {
             give(buffer, dirty(what.result));
             close_if_idle(at, who.index());
@@ -10235,12 +10397,17 @@ private:
         event& out = to.put(plain(who), operation::receive, event_kind::received);
         out.byte_count = static_cast<std::uint32_t>(what.result);
         out.buffer_index = buffer;
-        out.disarmed = (at.flags & (into_memory | stopping)) != 0 ||
-                       out.byte_count >= at.receive_count;
+        const bool large = out.byte_count > pool_->buffer_bytes() / 4;
+        at.flags = large ? at.flags | bulky : at.flags & ~bulky;
+        out.disarmed = is_last && ((at.flags & (into_memory | stopping)) != 0 ||
+                                   out.byte_count >= at.receive_count);
         if (out.disarmed) {
             end_receive(at);
-        } else {
-            at.receive_count -= out.byte_count;
+            return;
+        }
+        NETIO_ASSERT(out.byte_count < at.receive_count);
+        at.receive_count -= out.byte_count;
+        if (is_last) {
             arm_receive(at, who);
         }
     }
@@ -10251,8 +10418,11 @@ private:
         if (passing && (at.flags & stopping) != 0) {
             end_receive(at);
             to.put(who, operation::receive, event_kind::received).disarmed = true;
-        } else if (code == ENOBUFS && (at.flags & into_memory) == 0) {
+        } else if (code == ENOBUFS && rare_buffers()) {
             starve(who.index() + 1);
+        } else if (code == EINVAL && (at.flags & many) != 0) {
+            multishot_ = false;  // this kernel does not know of `total`
+            arm_receive(at, who);
         } else if (passing) {
             arm_receive(at, who);
         } else {
@@ -10353,7 +10523,7 @@ private:
             }
         }
         at.flags = 0;
-        enter(0, 0);
+        enter(false, 0);
     }
 
     void accepted(token who, std::int32_t result, detail::event_writer& to) noexcept {
@@ -10492,11 +10662,18 @@ private:
     std::uint32_t looked_at_ = 0;          // completions so far that `look_at_new` has seen
     int wake_ = 0;
     bool open_ = false;
+    std::uint32_t messages_seen_ = 0;      // by the last enter call
+    std::uint32_t batch_us_ = 0;           // how long a batch is waited for; 0: not at all
     bool waiting_ = false;
+    bool multishot_ = true;  // until a kernel refuses it
     bool foreign_ = false;  // another loop waits on our handle
     bool skipped_ = false;  // the last wait did without the kernel
-    bool timer_stands_ = false;
-    bool urgent_ = false;   // in the run list is more than quiet sends
+    bool quiet_timer_stands_ = false;
+    detail::standing_timer standing_;
+    detail::uring::time_span timer_due_{};  // read by the kernel when it takes the submission
+    mutable std::uint64_t seen_ns_ = 0;     // the clock when it was last asked for
+    std::uint32_t settled_count_ = 0;  // the first of the run list: nothing of theirs is to come
+    std::uint32_t due_count_ = 0;      // in the run list, and no wait sleeps before them
     bool connects_pushed_ = false;  // their addresses are still to be forgotten
     detail::spare_descriptor<Sys> spare_;
     detail::wake_word wake_word_;
@@ -15693,6 +15870,7 @@ struct worker_state {
     bool drain_late;
     bool stopping;
     bool sweeping;
+    bool spins;                       // something came from the last sleep, or since
 };
 
 /// Hands out offsets, aligned, one after the other.
@@ -15871,6 +16049,53 @@ struct no_backend;
 using default_backend = no_backend;
 #endif
 
+/// Which of several backends a program runs on, chosen when it starts.
+struct backend_choice {
+    /// Its place in the list that was chosen from; none_index: none of them.
+    std::uint32_t index = none_index;
+    const char* name = "";
+    /// The first that was passed over, or could not be had, and what this system does not offer it;
+    /// both empty if there was none.
+    const char* refused = "";
+    const char* missing = "";
+
+    constexpr explicit operator bool() const noexcept { return index != none_index; }
+};
+
+/// The first of `Backends` that this system offers where `wanted` is "auto", else the one of that
+/// name. None if the system does not offer it (`missing` says what) or there is none of that name
+/// (`missing` is empty). Asks the kernel, some microseconds each; any thread, any time.
+template <class... Backends>
+backend_choice choose_backend(std::string_view wanted) noexcept {
+    backend_choice out;
+    std::uint32_t index = 0;
+    const auto look_at = [&](const char* name, availability (*ask)() noexcept) {
+        if (!out && (wanted == "auto" || wanted == name)) {
+            const availability found = ask();
+            if (found.offered) {
+                out.index = index;
+                out.name = name;
+            } else if (*out.refused == '\0') {
+                out.refused = name;
+                out.missing = found.missing;
+            }
+        }
+        ++index;
+    };
+    (look_at(Backends::name, &Backends::available), ...);
+    return out;
+}
+
+/// Calls `run` with a null pointer to the backend chosen from the same list, for its type alone:
+///
+///     on_backend<io_uring, epoll>(choice, [&]<class B>(B*) { serve<B>(); });
+template <class... Backends, class Run>
+void on_backend(const backend_choice& chosen, Run&& run) {
+    NETIO_ASSERT(chosen.index < sizeof...(Backends));
+    std::uint32_t index = 0;
+    ((index++ == chosen.index ? run(static_cast<Backends*>(nullptr)) : void()), ...);
+}
+
 NETIO_END
 
 // ==== src/reactor.hpp =============================================================================
@@ -15919,6 +16144,9 @@ public:
             return opened;
         }
         core_.calls = &calls;
+        if constexpr (backend_waits_for_batches<Backend>) {
+            w_.backend.wait_for_batches(core_.shared->waiting.batch_us);
+        }
         w_.epoch_ns = w_.backend.now_ns();
         w_.is_open.store(1);  // in one order with the flags of stop and drain
         read_clock();
@@ -15940,7 +16168,7 @@ public:
         }
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         bound_accepts();
-        const std::uint32_t count = w_.backend.wait({w_.events, w_.event_count}, most);
+        const std::uint32_t count = wait(most);
         NETIO_ASSERT(count <= w_.event_count);
         ++core_.counts.turns;
         read_clock();
@@ -15966,6 +16194,35 @@ public:
     }
 
 private:
+    std::uint32_t wait(std::uint64_t most_ns) noexcept {
+        const std::span<event> out(w_.events, w_.event_count);
+        const std::uint64_t spin_ns = std::uint64_t{core_.shared->waiting.spin_us} * 1'000;
+        if (spin_ns == 0) {
+            return w_.backend.wait(out, most_ns);
+        }
+        return spin(out, most_ns, spin_ns);
+    }
+
+    /// The kernel is asked again and again, as long as something came just before; then it sleeps.
+    std::uint32_t spin(std::span<event> out, std::uint64_t most_ns,
+                       std::uint64_t spin_ns) noexcept {
+        const std::uint64_t begun_ns = w_.backend.now_ns();
+        std::uint64_t spun_ns = 0;
+        bool clock_moves = true;  // a simulated one stands still while nothing sleeps
+        while (w_.spins && clock_moves && spun_ns < spin_ns && spun_ns < most_ns) {
+            if (const std::uint32_t count = w_.backend.wait(out, 0); count != 0) {
+                return count;
+            }
+            const std::uint64_t before_ns = spun_ns;
+            spun_ns = w_.backend.now_ns() - begun_ns;
+            clock_moves = spun_ns != before_ns;
+        }
+        const std::uint64_t left_ns = spun_ns < most_ns ? most_ns - spun_ns : 0;
+        const std::uint32_t count = w_.backend.wait(out, most_ns == forever_ns ? most_ns : left_ns);
+        w_.spins = count != 0;
+        return count;
+    }
+
     std::uint64_t due_ns(std::uint64_t now_ns) noexcept {
         if (core_.touched.first != 0 || core_.due.first != 0 || !core_.posts.empty() ||
             w_.sweeping || core_.someone_can_go() || w_.listeners_seen != listeners_version() ||
@@ -17692,6 +17949,14 @@ public:
         if (shared_ != nullptr) {
             shared_->outgoing_times = chosen.times;
             shared_->outgoing_socket = chosen.socket;
+        }
+    }
+
+    /// How its workers wait. Before the first run.
+    void waiting(const wait_options& chosen) noexcept {
+        if (shared_ != nullptr) {
+            shared_->waiting = chosen;
+            shared_->waiting.spin_us = chosen.spin_us < spin_us_max ? chosen.spin_us : spin_us_max;
         }
     }
 

@@ -1,9 +1,9 @@
 // c++ -std=c++20 -O2 -I. -pthread bench/echo_server.cpp -o echo_server
 //
 // The echo service that benchmarks measure, with what can be switched on the command line:
-//   --port P (0: any)  --workers N  --backend epoll|io_uring|poll
+//   --port P (0: any)  --workers N  --backend auto|epoll|io_uring|poll
 //   --mode copy|move  --proxy off|required  --connections N  --no-wipe  --deadlines off
-//   --events N (in one turn)
+//   --events N (in one turn)  --wait batch|latency|spin  --batch-us N  --spin-us N
 // Prints `listening PORT` and serves until SIGTERM.
 #include "netio.hpp"
 
@@ -23,6 +23,7 @@ struct settings {
     int (*serve_over)(const settings&) = &serve<netio::default_backend>;
     netio::limits sizes{.connections_max = 10'000};
     netio::listen_options listen{.address = "127.0.0.1"};
+    netio::wait_options waiting{};
     bool move = false;
     bool wipe = true;
 };
@@ -48,6 +49,34 @@ std::uint32_t number(const char* flag, const char* text) {
     return static_cast<std::uint32_t>(value);
 }
 
+/// "auto" takes the first of the list that this kernel offers.
+template <class... Backends>
+auto serve_over_one_of(const char* wanted) {
+    int (*chosen)(const settings&) = nullptr;
+    const netio::backend_choice choice = netio::choose_backend<Backends...>(wanted);
+    if (!choice) {
+        refuse(*choice.missing != '\0' ? choice.missing : "no such backend here", wanted);
+    }
+    if (*choice.missing != '\0') {
+        std::fprintf(stderr, "echo_server: on %s, for there is no %s: %s\n", choice.name,
+                     choice.refused, choice.missing);
+    }
+    netio::on_backend<Backends...>(choice, [&]<class Backend>(Backend*) {
+        chosen = &serve<Backend>;
+    });
+    return chosen;
+}
+
+auto serve_over(const char* wanted) {
+#if NETIO_HAS_IO_URING
+    return serve_over_one_of<netio::io_uring, netio::epoll, netio::poll>(wanted);
+#elif NETIO_HAS_EPOLL
+    return serve_over_one_of<netio::epoll, netio::poll>(wanted);
+#else
+    return serve_over_one_of<netio::poll>(wanted);
+#endif
+}
+
 void take(settings& chosen, const char* flag, const char* value) {
     const auto is = [flag](const char* name) { return std::strcmp(flag, name) == 0; };
     const auto says = [value](const char* word) { return std::strcmp(value, word) == 0; };
@@ -59,19 +88,18 @@ void take(settings& chosen, const char* flag, const char* value) {
         chosen.sizes.connections_max = number(flag, value);
     } else if (is("--events")) {
         chosen.sizes.events_per_turn = number(flag, value);
-#if NETIO_HAS_EPOLL
-    } else if (is("--backend") && says("epoll")) {
-        chosen.serve_over = &serve<netio::epoll>;
-#endif
-#if NETIO_HAS_IO_URING
-    } else if (is("--backend") && says("io_uring")) {
-        if (const netio::availability found = netio::io_uring::available(); !found.offered) {
-            refuse("this kernel does not offer io_uring", found.missing);
-        }
-        chosen.serve_over = &serve<netio::io_uring>;
-#endif
-    } else if (is("--backend") && says("poll")) {
-        chosen.serve_over = &serve<netio::poll>;
+    } else if (is("--batch-us")) {
+        chosen.waiting.batch_us = number(flag, value);
+    } else if (is("--spin-us")) {
+        chosen.waiting.spin_us = number(flag, value);
+    } else if (is("--wait") && says("batch")) {
+        chosen.waiting = {};
+    } else if (is("--wait") && says("latency")) {
+        chosen.waiting = {.batch_us = 0};
+    } else if (is("--wait") && says("spin")) {
+        chosen.waiting = {.batch_us = 0, .spin_us = 50};
+    } else if (is("--backend")) {
+        chosen.serve_over = serve_over(value);
     } else if (is("--mode") && (says("copy") || says("move"))) {
         chosen.move = says("move");
     } else if (is("--proxy") && (says("off") || says("required"))) {
@@ -115,6 +143,7 @@ int serve(const settings& chosen) {
         return netio::report("echo_server", server);
     }
     server.wipe_released(chosen.wipe);
+    server.waiting(chosen.waiting);
     running = &server;
     std::signal(SIGTERM, [](int) { running->stop(); });
     std::printf("listening %u\n", server.local(netio::listener_id{}).port);

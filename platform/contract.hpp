@@ -200,6 +200,13 @@ concept backend_sends_quietly = requires(B b, std::span<const bytes> slices, tok
     { b.send_quietly(who, slices) } noexcept;
 };
 
+/// Where one call can bring many events, it may pay to wait a little for more of them: a backend
+/// that can may offer `wait_for_batches(batch_us)`, microseconds, 0: never. After `open`.
+template <class B>
+concept backend_waits_for_batches = requires(B b, std::uint32_t batch_us) {
+    { b.wait_for_batches(batch_us) } noexcept;
+};
+
 /// Where the backend itself decides how many connections it accepts at a time it may offer
 /// `bound_accepts(most)`: no more `accepted` come from here on, until it is called again;
 /// none_index: as many as there are. What stays in the queue is another worker's to take.

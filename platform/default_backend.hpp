@@ -33,6 +33,53 @@ struct no_backend;
 using default_backend = no_backend;
 #endif
 
+/// Which of several backends a program runs on, chosen when it starts.
+struct backend_choice {
+    /// Its place in the list that was chosen from; none_index: none of them.
+    std::uint32_t index = none_index;
+    const char* name = "";
+    /// The first that was passed over, or could not be had, and what this system does not offer it;
+    /// both empty if there was none.
+    const char* refused = "";
+    const char* missing = "";
+
+    constexpr explicit operator bool() const noexcept { return index != none_index; }
+};
+
+/// The first of `Backends` that this system offers where `wanted` is "auto", else the one of that
+/// name. None if the system does not offer it (`missing` says what) or there is none of that name
+/// (`missing` is empty). Asks the kernel, some microseconds each; any thread, any time.
+template <class... Backends>
+backend_choice choose_backend(std::string_view wanted) noexcept {
+    backend_choice out;
+    std::uint32_t index = 0;
+    const auto look_at = [&](const char* name, availability (*ask)() noexcept) {
+        if (!out && (wanted == "auto" || wanted == name)) {
+            const availability found = ask();
+            if (found.offered) {
+                out.index = index;
+                out.name = name;
+            } else if (*out.refused == '\0') {
+                out.refused = name;
+                out.missing = found.missing;
+            }
+        }
+        ++index;
+    };
+    (look_at(Backends::name, &Backends::available), ...);
+    return out;
+}
+
+/// Calls `run` with a null pointer to the backend chosen from the same list, for its type alone:
+///
+///     on_backend<io_uring, epoll>(choice, [&]<class B>(B*) { serve<B>(); });
+template <class... Backends, class Run>
+void on_backend(const backend_choice& chosen, Run&& run) {
+    NETIO_ASSERT(chosen.index < sizeof...(Backends));
+    std::uint32_t index = 0;
+    ((index++ == chosen.index ? run(static_cast<Backends*>(nullptr)) : void()), ...);
+}
+
 NETIO_END
 
 #endif

@@ -96,6 +96,7 @@ struct shared_state {
     std::uint32_t worker_count;
     deadlines outgoing_times;
     socket_options outgoing_socket;
+    wait_options waiting;
     listener_entry* listeners;
     network* trusted;
     std::uint32_t trusted_count;

@@ -99,6 +99,25 @@ struct datagram_options {
     socket_options socket{};
 };
 
+/// The longest that a worker spins, in microseconds.
+inline constexpr std::uint32_t spin_us_max = 1'000'000;
+
+/// How a worker waits for what comes next. A lone connection is served at once under each of these.
+///
+/// * The default waits for batches: fewer calls and less CPU under load, more latency at half load.
+/// * `{.batch_us = 0}` is latency first: the first event ends every wait.
+/// * `{.batch_us = 0, .spin_us = 50}` spins: the lowest latency, for a CPU of its own while busy.
+///
+/// What each costs is measured in docs/performance.md.
+struct wait_options {
+    /// While messages come several at a time, a wait lasts so long for more of them, microseconds.
+    /// On io_uring only, with Linux 6.12 or later; the others have nothing to gain by it.
+    std::uint32_t batch_us = 100;
+    /// After something came the kernel is asked so long, microseconds, before the worker sleeps: at
+    /// most 1,000,000. An idle worker sleeps all the same.
+    std::uint32_t spin_us = 0;
+};
+
 /// How an outgoing connection is made.
 struct connect_options {
     deadlines times{};

@@ -49,6 +49,9 @@ public:
             return opened;
         }
         core_.calls = &calls;
+        if constexpr (backend_waits_for_batches<Backend>) {
+            w_.backend.wait_for_batches(core_.shared->waiting.batch_us);
+        }
         w_.epoch_ns = w_.backend.now_ns();
         w_.is_open.store(1);  // in one order with the flags of stop and drain
         read_clock();
@@ -70,7 +73,7 @@ public:
         }
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         bound_accepts();
-        const std::uint32_t count = w_.backend.wait({w_.events, w_.event_count}, most);
+        const std::uint32_t count = wait(most);
         NETIO_ASSERT(count <= w_.event_count);
         ++core_.counts.turns;
         read_clock();
@@ -96,6 +99,35 @@ public:
     }
 
 private:
+    std::uint32_t wait(std::uint64_t most_ns) noexcept {
+        const std::span<event> out(w_.events, w_.event_count);
+        const std::uint64_t spin_ns = std::uint64_t{core_.shared->waiting.spin_us} * 1'000;
+        if (spin_ns == 0) {
+            return w_.backend.wait(out, most_ns);
+        }
+        return spin(out, most_ns, spin_ns);
+    }
+
+    /// The kernel is asked again and again, as long as something came just before; then it sleeps.
+    std::uint32_t spin(std::span<event> out, std::uint64_t most_ns,
+                       std::uint64_t spin_ns) noexcept {
+        const std::uint64_t begun_ns = w_.backend.now_ns();
+        std::uint64_t spun_ns = 0;
+        bool clock_moves = true;  // a simulated one stands still while nothing sleeps
+        while (w_.spins && clock_moves && spun_ns < spin_ns && spun_ns < most_ns) {
+            if (const std::uint32_t count = w_.backend.wait(out, 0); count != 0) {
+                return count;
+            }
+            const std::uint64_t before_ns = spun_ns;
+            spun_ns = w_.backend.now_ns() - begun_ns;
+            clock_moves = spun_ns != before_ns;
+        }
+        const std::uint64_t left_ns = spun_ns < most_ns ? most_ns - spun_ns : 0;
+        const std::uint32_t count = w_.backend.wait(out, most_ns == forever_ns ? most_ns : left_ns);
+        w_.spins = count != 0;
+        return count;
+    }
+
     std::uint64_t due_ns(std::uint64_t now_ns) noexcept {
         if (core_.touched.first != 0 || core_.due.first != 0 || !core_.posts.empty() ||
             w_.sweeping || core_.someone_can_go() || w_.listeners_seen != listeners_version() ||

@@ -106,6 +106,14 @@ public:
         }
     }
 
+    /// How its workers wait. Before the first run.
+    void waiting(const wait_options& chosen) noexcept {
+        if (shared_ != nullptr) {
+            shared_->waiting = chosen;
+            shared_->waiting.spin_us = chosen.spin_us < spin_us_max ? chosen.spin_us : spin_us_max;
+        }
+    }
+
     /// Binds and listens; workers accept once they run. The error is also `failure()`.
     error listen(const listen_options& wanted, listener_id* id = nullptr) noexcept {
         if (shared_ == nullptr) {

@@ -67,6 +67,7 @@ struct worker_state {
     bool drain_late;
     bool stopping;
     bool sweeping;
+    bool spins;                       // something came from the last sleep, or since
 };
 
 /// Hands out offsets, aligned, one after the other.
