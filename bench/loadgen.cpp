@@ -1,19 +1,24 @@
-// g++ -std=c++20 -O2 bench/loadgen.cpp -o loadgen
+// g++ -std=c++20 -O2 -pthread bench/loadgen.cpp -o loadgen
 //
-// One-threaded load generator over loopback TCP. Modes:
+// Load generator over loopback TCP, one thread unless told otherwise. Modes:
 //   closed  every connection sends its next message when the reply to the last one is whole
 //   open    messages leave by the clock (--rate); latency counts from the intended send time
 //   accept  connect, one round trip, close, again
+//   connect connect, end at once without a byte, wait for the server's end, close, again
 //   idle    open the connections and hold them; prints `ready N` when all are there
 // Several targets are measured in turn: --rounds rounds of one slice a target, the order rotated
 // each round, so that ratios can be taken between neighbours in time. Server CPU is the server
 // process's own clock, read while it sleeps before and after the slice. Replies are compared
 // byte by byte. Prints one JSON object; anything unexpected is one line on stderr and exit 1.
+// With --told it opens its connections, prints `ready N`, and then measures one slice of as many
+// seconds as each line on its input says; the result is one line. So a script can interleave
+// generators of different options, each with descriptors of its own.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -28,8 +33,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -106,7 +113,7 @@ private:
     std::uint64_t total_ = 0;
 };
 
-enum class mode_kind { closed, open, accept, idle };
+enum class mode_kind { closed, open, accept, idle, connect };
 enum class proxy_kind { none, v1, v2 };
 
 struct options {
@@ -121,6 +128,9 @@ struct options {
     bool reset = false;     // accept mode: close by RST
     bool lockstep = false;  // accept mode: all connect, then all send, then all close
     bool touch = false;     // idle mode: one round trip each before falling quiet
+    bool told = false;      // a slice for each line on the input
+    std::uint32_t threads = 1;
+    std::uint32_t part = 0;  // which of the threads; each has its share of the above
 };
 
 struct connection {
@@ -135,6 +145,7 @@ struct connection {
     std::uint64_t started_ns = 0;
     std::uint64_t begun_count = 0;   // open loop: messages begun, and due so far
     std::uint64_t due_count = 0;
+    std::uint64_t replied_count = 0;  // in this slice
 };
 
 struct round_result {
@@ -143,7 +154,16 @@ struct round_result {
     std::uint64_t unfinished = 0;
     std::uint64_t server_cpu_ns = 0;
     std::uint64_t own_cpu_ns = 0;
+    std::uint64_t slowest_count = ~0ULL;  // round trips of the connection that had the fewest
     histogram latency;
+
+    void add(const round_result& other) {
+        round_trips += other.round_trips;
+        unfinished += other.unfinished;
+        server_cpu_ns += other.server_cpu_ns;
+        own_cpu_ns += other.own_cpu_ns;
+        latency.add(other.latency);
+    }
 };
 
 struct target {
@@ -164,13 +184,20 @@ public:
         block_.resize(chosen.message_bytes + payload_offsets);
         for (char& byte : block_) { byte = static_cast<char>(random()); }
         into_.resize(std::max<std::size_t>(64 * 1024, chosen.message_bytes) + 1);
-        source_ = static_cast<std::uint32_t>(::getpid()) * 7919U;
+        source_ = static_cast<std::uint32_t>(::getpid()) * 7919U + chosen.part * 104'729U;
         header_ = proxy_header(chosen.proxy);
     }
 
     void open_target(target& server);
-    void hold_idle(target& server);
-    void run_round(target& server, std::uint64_t slice_ns, bool keep);
+    void touch(target& server) {  // one round trip on every connection
+        const options before = chosen_;
+        chosen_.mode = mode_kind::closed;
+        round_result discarded;
+        run_slice(server, now_ns(), 0, discarded);
+        chosen_ = before;
+    }
+    void run_slice(target& server, std::uint64_t start_ns, std::uint64_t slice_ns,
+                   round_result& into);
 
 private:
     static std::string proxy_header(proxy_kind kind);
@@ -178,6 +205,7 @@ private:
         return block_.data() + (peer.index * 131 + peer.sequence * 17) % payload_offsets;
     }
     sockaddr_in address_of(const target& server) const;
+    void bind_source(int descriptor);
     void connect_blocking(target& server, connection& peer);
     void open_lane(target& server, connection& lane, std::uint64_t now);
     void watch(target& server, connection& peer);
@@ -187,6 +215,8 @@ private:
     void replied(target& server, connection& peer, std::uint64_t now);
     void on_event(target& server, connection& peer, std::uint32_t ready);
     void lane_step(target& server, connection& lane);
+    void end_lane(target& server, connection& lane);
+    void await_end(target& server, connection& lane);
     void close_lane(connection& lane);
     void lockstep_step(target& server);
     void lane_reached(target& server, connection& lane);
@@ -195,7 +225,12 @@ private:
     void run_until_drained(target& server);
     void count_unfinished(target& server);
 
+    bool makes_connections() const {
+        return chosen_.mode == mode_kind::accept || chosen_.mode == mode_kind::connect;
+    }
+
     options chosen_;
+    std::array<epoll_event, 1024> events_{};
     std::vector<char> block_;
     std::vector<char> into_;
     std::string header_;
@@ -241,10 +276,28 @@ void no_delay(int descriptor) {
     ::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
+/// A source address that changes every few thousand connections: ports in TIME_WAIT then never
+/// run out (each address has its own 28,000).
+void generator::bind_source(int descriptor) {
+    const int on = 1;
+    ::setsockopt(descriptor, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
+    if (++source_used_ > connections_per_source) {
+        source_used_ = 0;
+        ++source_;
+    }
+    sockaddr_in source{};
+    source.sin_family = AF_INET;
+    source.sin_addr.s_addr = htonl((127U << 24) | (1U << 16) | (source_ % 0xFE0000U));
+    if (::bind(descriptor, reinterpret_cast<sockaddr*>(&source), sizeof source) != 0) {
+        die("bind of a source address: %s", std::strerror(errno));
+    }
+}
+
 void generator::connect_blocking(target& server, connection& peer) {
     peer.descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (peer.descriptor < 0) { die("socket: %s", std::strerror(errno)); }
     no_delay(peer.descriptor);
+    if (chosen_.connections > connections_per_source) { bind_source(peer.descriptor); }
     const sockaddr_in address = address_of(server);
     if (::connect(peer.descriptor, reinterpret_cast<const sockaddr*>(&address),
                   sizeof address) != 0) {
@@ -260,24 +313,12 @@ void generator::connect_blocking(target& server, connection& peer) {
     ::fcntl(peer.descriptor, F_SETFL, O_NONBLOCK);
 }
 
-/// Connects without waiting, from a source address that changes every few thousand connections:
-/// ports in TIME_WAIT then never run out (each address has its own 28,000).
+/// Connects without waiting.
 void generator::open_lane(target& server, connection& lane, std::uint64_t now) {
     lane.descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (lane.descriptor < 0) { die("socket: %s", std::strerror(errno)); }
     no_delay(lane.descriptor);
-    const int on = 1;
-    ::setsockopt(lane.descriptor, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
-    if (++source_used_ > connections_per_source) {
-        source_used_ = 0;
-        ++source_;
-    }
-    sockaddr_in source{};
-    source.sin_family = AF_INET;
-    source.sin_addr.s_addr = htonl((127U << 24) | (1U << 16) | (source_ % 0xFE0000U));
-    if (::bind(lane.descriptor, reinterpret_cast<sockaddr*>(&source), sizeof source) != 0) {
-        die("bind of a source address: %s", std::strerror(errno));
-    }
+    bind_source(lane.descriptor);
     const sockaddr_in address = address_of(server);
     lane.connecting = true;
     lane.started_ns = now;
@@ -295,7 +336,7 @@ void generator::open_target(target& server) {
     for (std::uint32_t index = 0; index < chosen_.connections; ++index) {
         connection& peer = server.connections[index];
         peer.index = index;
-        if (chosen_.mode == mode_kind::accept) { continue; }
+        if (makes_connections()) { continue; }
         connect_blocking(server, peer);
         watch(server, peer);
         if (index % 256 == 255) { sleep_ns(2'000'000); }  // never overrun the accept backlog
@@ -359,6 +400,7 @@ void generator::replied(target& server, connection& peer, std::uint64_t now) {
     peer.busy = false;
     result_->latency.record(now - peer.started_ns);
     ++result_->round_trips;
+    ++peer.replied_count;
     if (chosen_.mode == mode_kind::closed && now < stop_ns_) {
         begin(server, peer, now);
     } else if (chosen_.mode == mode_kind::open && peer.begun_count < peer.due_count) {
@@ -366,7 +408,7 @@ void generator::replied(target& server, connection& peer, std::uint64_t now) {
         const double turn = static_cast<double>(peer.begun_count) * chosen_.connections +
                             static_cast<double>(peer.index);
         begin(server, peer, start_ns_ + static_cast<std::uint64_t>(turn * interval_ns));
-    } else if (chosen_.mode == mode_kind::accept) {
+    } else if (makes_connections()) {
         lane_reached(server, peer);
     } else {
         --in_flight_;
@@ -387,7 +429,11 @@ void generator::lane_step(target& server, connection& lane) {
     if (lane.connecting) {
         lane.connecting = false;
         lane.header_sent = 0;
-        begin(server, lane, lane.started_ns);
+        if (chosen_.mode == mode_kind::connect) {
+            end_lane(server, lane);
+        } else {
+            begin(server, lane, lane.started_ns);
+        }
         return;
     }
     close_lane(lane);
@@ -397,6 +443,26 @@ void generator::lane_step(target& server, connection& lane) {
     } else {
         --in_flight_;
     }
+}
+
+/// Connected, nothing to say (but who it is, where that is asked for): the stream ends here.
+void generator::end_lane(target& server, connection& lane) {
+    if (!header_.empty() && ::send(lane.descriptor, header_.data(), header_.size(),
+                                   MSG_NOSIGNAL) != static_cast<ssize_t>(header_.size())) {
+        die("send of the PROXY header to %s: %s", server.name.c_str(), std::strerror(errno));
+    }
+    lane.busy = true;
+    ::shutdown(lane.descriptor, SHUT_WR);
+}
+
+/// The server has seen the end when its own has come.
+void generator::await_end(target& server, connection& lane) {
+    char byte = 0;
+    const ssize_t got = ::recv(lane.descriptor, &byte, 1, 0);
+    if (got < 0 && errno == EAGAIN) { return; }
+    if (got < 0) { die("recv from %s: %s", server.name.c_str(), std::strerror(errno)); }
+    if (got > 0) { die("%s sent more than it was given", server.name.c_str()); }
+    replied(server, lane, now_ns());
 }
 
 void generator::lockstep_step(target& server) {
@@ -434,6 +500,10 @@ void generator::on_event(target& server, connection& peer, std::uint32_t ready) 
         if ((ready & EPOLLOUT) != 0) { lane_reached(server, peer); }
         return;
     }
+    if (chosen_.mode == mode_kind::connect) {
+        await_end(server, peer);
+        return;
+    }
     if (peer.busy && peer.sent < chosen_.message_bytes) { push(server, peer); }
     if ((ready & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0) { return; }
     if (pull(server, peer, ready)) { replied(server, peer, now_ns()); }
@@ -463,9 +533,10 @@ void generator::start_slice(target& server, std::uint64_t now) {
     for (connection& peer : server.connections) {
         peer.begun_count = 0;
         peer.due_count = 0;
+        peer.replied_count = 0;
         if (chosen_.mode == mode_kind::open) { continue; }
         ++in_flight_;
-        if (chosen_.mode == mode_kind::accept) {
+        if (makes_connections()) {
             open_lane(server, peer, now);
         } else {
             begin(server, peer, now);
@@ -474,7 +545,6 @@ void generator::start_slice(target& server, std::uint64_t now) {
 }
 
 void generator::run_until_drained(target& server) {
-    static epoll_event events[1024];
     const bool open_loop = chosen_.mode == mode_kind::open;
     std::uint64_t progress_ns = now_ns();
     for (;;) {
@@ -492,10 +562,12 @@ void generator::run_until_drained(target& server) {
             }
         }
         if (in_flight_ == 0 && (!open_loop || now >= stop_ns_)) { return; }
-        const int ready_count = ::epoll_pwait2(server.epoll, events, 1024, &wait_for, nullptr);
+        const int ready_count = ::epoll_pwait2(
+            server.epoll, events_.data(), static_cast<int>(events_.size()), &wait_for, nullptr);
         if (ready_count < 0 && errno != EINTR) { die("epoll_pwait2: %s", std::strerror(errno)); }
         for (int index = 0; index < ready_count; ++index) {
-            on_event(server, server.connections[events[index].data.u32], events[index].events);
+            const epoll_event& event = events_[static_cast<std::size_t>(index)];
+            on_event(server, server.connections[event.data.u32], event.events);
         }
         if (ready_count > 0 || in_flight_ == 0) {
             progress_ns = now;
@@ -532,37 +604,102 @@ void generator::count_unfinished(target& server) {
     result_ = kept;
 }
 
-void generator::run_round(target& server, std::uint64_t slice_ns, bool keep) {
-    round_result scratch;
-    result_ = &scratch;
+void generator::run_slice(target& server, std::uint64_t start_ns, std::uint64_t slice_ns,
+                          round_result& into) {
+    result_ = &into;
+    start_ns_ = start_ns;
+    stop_ns_ = start_ns + slice_ns;
+    start_slice(server, start_ns);
+    run_until_drained(server);
+    into.seconds = static_cast<double>(now_ns() - start_ns) / 1e9;
+    for (const connection& peer : server.connections) {
+        into.slowest_count = std::min(into.slowest_count, peer.replied_count);
+    }
+    result_ = nullptr;
+}
+
+/// The generators, one a thread, each with its share of the connections to every target.
+class crew {
+public:
+    crew(const options& chosen, std::vector<target>& targets)
+        : chosen_{chosen}, targets_{targets} {
+        for (std::uint32_t part = 0; part < chosen.threads; ++part) {
+            options share = chosen;
+            share.part = part;
+            share.connections = chosen.connections / chosen.threads +
+                                (part < chosen.connections % chosen.threads ? 1 : 0);
+            share.rate = chosen.rate * share.connections / chosen.connections;
+            members_.push_back(std::make_unique<member>(member{generator{share}, targets}));
+            for (target& server : members_.back()->targets) {
+                members_.back()->load.open_target(server);
+            }
+        }
+    }
+
+    void run_round(std::size_t at, std::uint64_t slice_ns, bool keep);
+    void hold_idle();
+
+private:
+    struct member {
+        generator load;
+        std::vector<target> targets;
+    };
+
+    round_result run_members(std::size_t at, std::uint64_t slice_ns);
+
+    options chosen_;
+    std::vector<target>& targets_;
+    std::vector<std::unique_ptr<member>> members_;
+};
+
+/// One slice of every member at once.
+round_result crew::run_members(std::size_t at, std::uint64_t slice_ns) {
+    std::vector<round_result> results(members_.size());
+    const std::uint64_t start_ns = now_ns();
+    const auto run = [&](std::size_t part) {  // the clocks of an open loop take turns
+        const double offset_ns = static_cast<double>(part * second_ns) / chosen_.rate;
+        const bool open_loop = chosen_.mode == mode_kind::open;
+        members_[part]->load.run_slice(
+            members_[part]->targets[at],
+            start_ns + (open_loop ? static_cast<std::uint64_t>(offset_ns) : 0), slice_ns,
+            results[part]);
+    };
+    std::vector<std::thread> others;
+    for (std::size_t part = 1; part < members_.size(); ++part) { others.emplace_back(run, part); }
+    run(0);
+    for (std::thread& other : others) { other.join(); }
+    round_result all;
+    for (const round_result& one : results) {
+        all.add(one);
+        all.seconds = std::max(all.seconds, one.seconds);
+        all.slowest_count = std::min(all.slowest_count, one.slowest_count);
+    }
+    return all;
+}
+
+void crew::run_round(std::size_t at, std::uint64_t slice_ns, bool keep) {
+    target& server = targets_[at];
     sleep_ns(settle_ns);
     const std::uint64_t server_before = server.pid != 0 ? read_clock(server.cpu_clock) : 0;
     const std::uint64_t own_before = read_clock(CLOCK_PROCESS_CPUTIME_ID);
-    start_ns_ = now_ns();
-    stop_ns_ = start_ns_ + slice_ns;
-    start_slice(server, start_ns_);
-    run_until_drained(server);
-    scratch.seconds = static_cast<double>(now_ns() - start_ns_) / 1e9;
-    scratch.own_cpu_ns = read_clock(CLOCK_PROCESS_CPUTIME_ID) - own_before;
+    round_result result = run_members(at, slice_ns);
+    result.own_cpu_ns = read_clock(CLOCK_PROCESS_CPUTIME_ID) - own_before;
     sleep_ns(settle_ns);
     if (server.pid != 0) {
         const std::uint64_t server_after = read_clock(server.cpu_clock);
         if (server_after < server_before || server_after == 0) {
             die("%s, process %d, is gone", server.name.c_str(), static_cast<int>(server.pid));
         }
-        scratch.server_cpu_ns = server_after - server_before;
+        result.server_cpu_ns = server_after - server_before;
     }
-    result_ = nullptr;
-    server.all_round_trips += scratch.round_trips;
-    if (keep) { server.rounds.push_back(scratch); }
+    server.all_round_trips += result.round_trips;
+    if (keep) { server.rounds.push_back(result); }
 }
 
-void generator::hold_idle(target& server) {
+void crew::hold_idle() {
+    target& server = members_[0]->targets[0];
     if (chosen_.touch) {
-        const options before = chosen_;
-        chosen_.mode = mode_kind::closed;
-        run_round(server, 0, false);
-        chosen_ = before;
+        members_[0]->load.touch(server);
     }
     std::printf("ready %u\n", chosen_.connections);
     std::fflush(stdout);
@@ -587,14 +724,23 @@ double per_round_trip_us(std::uint64_t total_ns, std::uint64_t round_trips) {
     return static_cast<double>(total_ns) / 1000.0 / static_cast<double>(round_trips);
 }
 
-void print_result(const char* indent, const round_result& result, bool with_cpu) {
+/// The slowest connection's round trips against the mean of all.
+double slowest_share(const round_result& result, std::uint32_t connections) {
+    if (result.round_trips == 0) { return 0.0; }
+    return static_cast<double>(result.slowest_count) * connections /
+           static_cast<double>(result.round_trips);
+}
+
+void print_result(const char* indent, const round_result& result, std::uint32_t connections,
+                  bool with_cpu) {
     std::printf("%s{\"seconds\":%.6f,\"round_trips\":%llu,\"unfinished\":%llu,\"rate\":%.1f,"
-                "\"p50_us\":%.2f,\"p99_us\":%.2f,\"p999_us\":%.2f,\"generator_cpu_us\":%.4f",
+                "\"p50_us\":%.2f,\"p99_us\":%.2f,\"p999_us\":%.2f,\"slowest_share\":%.4f,"
+                "\"generator_cpu_us\":%.4f",
                 indent, result.seconds, static_cast<unsigned long long>(result.round_trips),
                 static_cast<unsigned long long>(result.unfinished),
                 static_cast<double>(result.round_trips) / result.seconds,
                 result.latency.quantile_us(0.5), result.latency.quantile_us(0.99),
-                result.latency.quantile_us(0.999),
+                result.latency.quantile_us(0.999), slowest_share(result, connections),
                 per_round_trip_us(result.own_cpu_ns, result.round_trips));
     if (with_cpu) {
         std::printf(",\"server_cpu_us\":%.4f",
@@ -604,40 +750,58 @@ void print_result(const char* indent, const round_result& result, bool with_cpu)
 }
 
 void print_report(const options& chosen, const std::vector<target>& targets) {
-    static constexpr const char* mode_names[] = {"closed", "open", "accept", "idle"};
+    static constexpr const char* mode_names[] = {"closed", "open", "accept", "idle", "connect"};
     std::printf("{\"mode\":\"%s\",\"connections\":%u,\"bytes\":%u,\"targets\":[\n",
                 mode_names[static_cast<int>(chosen.mode)], chosen.connections,
                 chosen.message_bytes);
     for (std::size_t index = 0; index < targets.size(); ++index) {
         const target& server = targets[index];
         round_result total;
+        total.slowest_count = 0;  // summed up: at least this much was every connection's share
         std::printf(" {\"name\":\"%s\",\"all_round_trips\":%llu,\"rounds\":[\n",
                     server.name.c_str(),
                     static_cast<unsigned long long>(server.all_round_trips));
         for (std::size_t round = 0; round < server.rounds.size(); ++round) {
             const round_result& one = server.rounds[round];
-            print_result("  ", one, server.pid != 0);
+            print_result("  ", one, chosen.connections, server.pid != 0);
             std::printf("%s\n", round + 1 < server.rounds.size() ? "," : "");
+            total.add(one);
             total.seconds += one.seconds;
-            total.round_trips += one.round_trips;
-            total.unfinished += one.unfinished;
-            total.server_cpu_ns += one.server_cpu_ns;
-            total.own_cpu_ns += one.own_cpu_ns;
-            total.latency.add(one.latency);
+            total.slowest_count += one.slowest_count;
         }
         std::printf(" ],\"total\":\n");
-        print_result("  ", total, server.pid != 0);
+        print_result("  ", total, chosen.connections, server.pid != 0);
         std::printf("}%s\n", index + 1 < targets.size() ? "," : "");
     }
     std::printf("]}\n");
 }
 
+int measure_as_told(crew& load, const options& chosen, target& server) {
+    std::printf("ready %u\n", chosen.connections);
+    std::fflush(stdout);
+    char line[64];
+    ::alarm(0);  // who tells has a time limit of its own, and its end is the end of the input
+    while (std::fgets(line, sizeof line, stdin) != nullptr) {
+        const double seconds = std::strtod(line, nullptr);
+        if (!(seconds > 0 && seconds <= 3600)) { die("told '%s' instead of seconds", line); }
+        ::alarm(static_cast<unsigned>(3 * seconds) + 60);
+        load.run_round(0, static_cast<std::uint64_t>(seconds * second_ns), true);
+        ::alarm(0);
+        print_result("", server.rounds.back(), chosen.connections, server.pid != 0);
+        std::printf("\n");
+        std::fflush(stdout);
+        server.rounds.clear();
+    }
+    return 0;
+}
+
 constexpr const char* usage_text =
-    "usage: loadgen --mode closed|open|accept|idle (--port P [--server-pid PID] |\n"
+    "usage: loadgen --mode closed|open|accept|connect|idle (--port P [--server-pid PID] |\n"
     "               --target NAME:PORT[:PID] ...) [--address 127.x.y.z] [--connections N]\n"
     "               [--bytes B] [--seconds S] [--rounds R] [--rate PER_SECOND]\n"
     "               [--proxy none|v1|v2] [--close fin|rst] [--lockstep] [--touch]\n"
-    "--seconds is the length of one slice; accept mode changes its source address every\n"
+    "               [--threads T] [--told]\n"
+    "--seconds is the length of one slice; accept and connect change their source every\n"
     "8,192 connections, so that ports in TIME_WAIT never run out. --machine prints what a\n"
     "system call costs here and does nothing else.\n";
 
@@ -685,6 +849,7 @@ in_addr_t loopback_of(const char* text) {
 bool take_flag(options& chosen, const char* flag) {
     if (std::strcmp(flag, "--lockstep") == 0) { return chosen.lockstep = true; }
     if (std::strcmp(flag, "--touch") == 0) { return chosen.touch = true; }
+    if (std::strcmp(flag, "--told") == 0) { return chosen.told = true; }
     return false;
 }
 
@@ -693,7 +858,7 @@ void take_value(options& chosen, target& single, std::vector<target>& targets,
     const char* name = flag.c_str();
     if (flag == "--mode") {
         chosen.mode = static_cast<mode_kind>(
-            choice_of(name, value, {"closed", "open", "accept", "idle"}));
+            choice_of(name, value, {"closed", "open", "accept", "idle", "connect"}));
     } else if (flag == "--proxy") {
         chosen.proxy = static_cast<proxy_kind>(choice_of(name, value, {"none", "v1", "v2"}));
     } else if (flag == "--close") {
@@ -707,13 +872,15 @@ void take_value(options& chosen, target& single, std::vector<target>& targets,
     } else if (flag == "--address") {
         chosen.address = loopback_of(value);
     } else if (flag == "--connections") {
-        chosen.connections = static_cast<std::uint32_t>(number_of(name, value, 1, 20000));
+        chosen.connections = static_cast<std::uint32_t>(number_of(name, value, 1, 1e6));
     } else if (flag == "--bytes") {
         chosen.message_bytes = static_cast<std::uint32_t>(number_of(name, value, 1, 16 << 20));
     } else if (flag == "--seconds") {
         chosen.seconds = number_of(name, value, 0.001, 3600);
     } else if (flag == "--rounds") {
         chosen.rounds = static_cast<std::uint32_t>(number_of(name, value, 1, 1000));
+    } else if (flag == "--threads") {
+        chosen.threads = static_cast<std::uint32_t>(number_of(name, value, 1, 64));
     } else if (flag == "--rate") {
         chosen.rate = number_of(name, value, 1, 10e6);
     } else {
@@ -752,6 +919,9 @@ void parse(int argument_count, char** arguments, options& chosen, std::vector<ta
     }
     if (targets.empty() && single.port != 0) { targets.push_back(single); }
     if (targets.empty()) { die("no target: --port P or --target NAME:PORT[:PID]"); }
+    if (chosen.told && targets.size() != 1) { die("--told measures one target"); }
+    if (chosen.mode == mode_kind::idle) { chosen.threads = 1; }
+    chosen.threads = std::min(chosen.threads, chosen.connections);
     for (target& server : targets) {
         if (server.pid != 0 && ::clock_getcpuclockid(server.pid, &server.cpu_clock) != 0) {
             die("%s: no process %d", server.name.c_str(), static_cast<int>(server.pid));
@@ -766,24 +936,28 @@ int main(int argument_count, char** arguments) {
     std::vector<target> targets;
     parse(argument_count, arguments, chosen, targets);
     ::prctl(PR_SET_TIMERSLACK, 1);
+    rlimit descriptors{};
+    ::getrlimit(RLIMIT_NOFILE, &descriptors);
+    descriptors.rlim_cur = descriptors.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &descriptors);
     const double planned_seconds =
         3 * chosen.seconds * chosen.rounds * static_cast<double>(targets.size());
     ::alarm(static_cast<unsigned>(planned_seconds) + 60);  // whatever hangs, this ends
 
-    generator load{chosen};
-    for (target& server : targets) { load.open_target(server); }
+    crew load{chosen, targets};
     if (chosen.mode == mode_kind::idle) {
-        load.hold_idle(targets[0]);
+        load.hold_idle();
         return 0;
     }
+    if (chosen.told) { return measure_as_told(load, chosen, targets[0]); }
     const auto slice_ns =
         static_cast<std::uint64_t>(chosen.seconds * static_cast<double>(second_ns));
-    for (target& server : targets) {  // warm-up, not counted
-        load.run_round(server, std::min(slice_ns, second_ns / 10), false);
+    for (std::size_t at = 0; at < targets.size(); ++at) {  // warm-up, not counted
+        load.run_round(at, std::min(slice_ns, second_ns / 10), false);
     }
     for (std::uint32_t round = 0; round < chosen.rounds; ++round) {
         for (std::size_t step = 0; step < targets.size(); ++step) {
-            load.run_round(targets[(round + step) % targets.size()], slice_ns, true);
+            load.run_round((round + step) % targets.size(), slice_ns, true);
         }
     }
     print_report(chosen, targets);
