@@ -154,7 +154,7 @@ class Placement:
         self.count = count  # workers, and threads of a generator
         self.seconds = 0.05 if chosen.quick else 0.25
         self.rounds = 2 if chosen.quick else chosen.rounds or 9
-        self.trace_seconds = 0.05 if chosen.quick else 0.1
+        self.trace_seconds = 0.05 if chosen.quick else 0.2
 
     def wants(self, shape, chosen):
         """Rows of many connections take seconds a slice: --quick has them for --only."""
@@ -230,7 +230,8 @@ def measure(servers, running, shape, options_of, placement, longer=1, with_calls
     there = connect_all(servers, running, options_of, placement)
     results, calls = {}, {}
     try:
-        results = interleaved(there, placement.seconds * longer, placement.rounds)
+        rounds = placement.rounds if longer < 4 else (placement.rounds + 1) // 2
+        results = interleaved(there, placement.seconds * longer, rounds)
         if with_calls and not any(text in shape for text in WITHOUT_CALLS):
             calls = counted_calls(servers, there, placement.trace_seconds)
     finally:

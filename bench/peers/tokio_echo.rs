@@ -9,12 +9,13 @@ use tokio::runtime::Builder;
 mod peer;
 
 async fn echo(mut stream: TcpStream) {
-    let mut buffer = vec![0u8; peer::BUFFER_BYTES];
+    let mut buffer = Vec::with_capacity(peer::BUFFER_BYTES); // an idle one is never touched
     loop {
-        match stream.read(&mut buffer).await {
+        buffer.clear();
+        match stream.read_buf(&mut buffer).await {
             Ok(0) | Err(_) => return,
-            Ok(got) => {
-                if stream.write_all(&buffer[..got]).await.is_err() {
+            Ok(_) => {
+                if stream.write_all(&buffer).await.is_err() {
                     return;
                 }
             }
