@@ -76,7 +76,7 @@ def why_missing(errors):
     """What a build lacks that is not ours to have: a library's header, a library, a crate."""
     for pattern in (r"fatal error: (\S+): No such file or directory", r"cannot find (-l\S+)",
                     r"no matching package named `(\S+)` found",
-                    r"(/usr/share/cargo/registry)"):
+                    r"failed to read root of directory source: (\S+)"):
         found = re.search(pattern, errors)
         if found and "netio" not in found.group(1):
             return f"{found.group(1)} is not installed"
