@@ -14,6 +14,7 @@
 // seconds as each line on its input says; the result is one line. So a script can interleave
 // generators of different options, each with descriptors of its own.
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -329,6 +330,22 @@ void generator::open_lane(target& server, connection& lane, std::uint64_t now) {
     watch(server, lane);
 }
 
+/// Waits, but not for ever, until the server has as many descriptors: its queue of connections to
+/// accept is bounded, and what does not fit into it is lost.
+void wait_accepted(pid_t server, std::uint32_t wanted_count) {
+    const std::string folder = "/proc/" + std::to_string(server) + "/fd";
+    const std::uint64_t until_ns = now_ns() + second_ns;
+    for (;;) {
+        DIR* descriptors = ::opendir(folder.c_str());
+        if (descriptors == nullptr) { return; }
+        std::uint32_t found_count = 0;
+        while (::readdir(descriptors) != nullptr) { ++found_count; }
+        ::closedir(descriptors);
+        if (found_count >= wanted_count || now_ns() > until_ns) { return; }
+        sleep_ns(2'000'000);
+    }
+}
+
 void generator::open_target(target& server) {
     server.epoll = ::epoll_create1(EPOLL_CLOEXEC);
     if (server.epoll < 0) { die("epoll_create1: %s", std::strerror(errno)); }
@@ -340,6 +357,7 @@ void generator::open_target(target& server) {
         connect_blocking(server, peer);
         watch(server, peer);
         if (index % 256 == 255) { sleep_ns(2'000'000); }  // never overrun the accept backlog
+        if (index % 1024 == 1023 && server.pid != 0) { wait_accepted(server.pid, index); }
     }
 }
 
