@@ -71,7 +71,7 @@ SHAPES = [
 CALIBRATION = f"{CLOSED} --connections 100 --bytes 64"
 OPEN_LOOP = "--mode open --connections 100 --bytes 64"
 OPEN_SHARES = (0.5, 0.9)
-WITHOUT_CALLS = ("x 10000", "256 in flight")  # under strace they would take minutes
+WITHOUT_CALLS = ["x 10000", "256 in flight"]  # under strace they would take minutes
 LOADED = ("B-1m", "B-2", "B-3 64 B x 100", "B-3 64 B x 1000", "B-4 16 KiB x 100")
 
 # key of the generator's result, label of the row, unit
@@ -157,6 +157,7 @@ class Placement:
         self.count = count  # workers, and threads of a generator
         self.seconds = 0.05 if chosen.quick else 0.25
         self.rounds = 2 if chosen.quick else chosen.rounds or 9
+        self.without_calls = WITHOUT_CALLS + (["x 1000", "in flight"] if chosen.quick else [])
         self.trace_seconds = 0.05 if chosen.quick else 0.2
 
     def wants(self, shape, chosen):
@@ -235,7 +236,7 @@ def measure(servers, running, shape, options_of, placement, longer=1, with_calls
     try:
         rounds = placement.rounds if longer < 4 else (placement.rounds + 1) // 2
         results = interleaved(there, placement.seconds * longer, rounds)
-        if with_calls and not any(text in shape for text in WITHOUT_CALLS):
+        if with_calls and not any(text in shape for text in placement.without_calls):
             calls = counted_calls(servers, there, placement.trace_seconds)
     finally:
         disconnect_all(servers, running)
@@ -356,6 +357,7 @@ def shared(chosen):
         time.sleep(0.2)
         rows = closed_rows(servers, running, free, chosen, SHAPES, False)
         if any(loaded.wants(one[0], chosen) for one in under_load):
+            running = [server for server in running if not server.name.startswith(VARIANT)]
             for _ in CPUS:
                 servers.start([sys.executable, "-c", "while True: pass"], set(CPUS))
             rows += closed_rows(servers, running, loaded, chosen, under_load, False)
