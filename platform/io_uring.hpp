@@ -445,8 +445,10 @@ inline constexpr std::uint32_t uring_accepts_armed = 4;
 /// One accept in the kernel. Its address is the kernel's while it is outstanding.
 struct uring_accept {
     socket_address peer;
+    std::uint32_t generation;
     socklen_t peer_bytes;
     bool outstanding;
+    bool ending;  // the kernel was asked to end it
 };
 
 struct uring_listener {
@@ -608,10 +610,21 @@ public:
         at.descriptor = static_cast<int>(handle);
         at.generation = who.generation();
         at.flags = attached;
-        for (std::uint32_t place = 0; place < accepts_armed; ++place) {
-            arm_accept(who.index(), place);
-        }
+        ++listening_count_;
+        arm_accepts(who.index());
         return {};
+    }
+
+    void bound_accepts(std::uint32_t most) noexcept {
+        if (most == accepts_bound_) {
+            return;
+        }
+        accepts_bound_ = most;
+        for (std::uint32_t index = 0; index < sizes_.listeners; ++index) {
+            if (listeners_[index].flags != 0) {
+                arm_accepts(index);
+            }
+        }
     }
 
     void stop_accept(token who) noexcept {
@@ -881,6 +894,7 @@ private:
     static constexpr std::uint32_t submissions_max = 256;
     static constexpr std::uint32_t completions_most = 8192;
     static constexpr std::uint32_t batch_most = 128;
+    static constexpr std::uint32_t batch_bytes_most = 256 * 1024;  // more leave the cache meanwhile
     /// So many ready operations the kernel runs at a time where fewer are waited for, twice a call.
     static constexpr std::uint32_t runs_most = 20;
     static constexpr std::uint8_t cancel_mark = 0x80;  // in the operation of a token
@@ -924,6 +938,8 @@ private:
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         empty_lines();
         outstanding_count_ = selecting_count_ = looked_at_ = settled_count_ = due_count_ = 0;
+        listening_count_ = 0;
+        accepts_bound_ = none_index;
         foreign_ = connects_pushed_ = skipped_ = quiet_timer_stands_ = false;
         standing_.clear();
     }
@@ -1048,7 +1064,7 @@ private:
         } else {
             ring_.enter(sleeps ? 1 : 0, timeout_ns, detail::uring::enter_get_events);
         }
-        messages_seen_ = 0;
+        messages_seen_ = bytes_seen_ = 0;
         look_at_new();
     }
 
@@ -1061,8 +1077,11 @@ private:
             return 0;
         }
         const std::uint32_t room = pool_->room(side::output) / 2;
-        const std::uint32_t lent = lending_.count() / 2;
-        const std::uint32_t most = room < lent ? room : lent;
+        const std::uint32_t lent =
+            lending_.count() == selecting_count_ ? selecting_count_ : lending_.count() / 2;
+        const std::uint32_t hot = batch_bytes_most / (bytes_seen_ / messages_seen_ + 1);
+        std::uint32_t most = room < lent ? room : lent;
+        most = most < hot ? most : hot;
         return most < 2 ? 0 : most < batch_most ? most : batch_most;
     }
 
@@ -1073,7 +1092,10 @@ private:
         for (const std::uint32_t end = ring_.completion_tail(); looked_at_ != end; ++looked_at_) {
             lending_.note(ring_.at(looked_at_));
             const token who{ring_.at(looked_at_).user_data};
-            messages_seen_ += who.op() == operation::receive ? 1 : 0;
+            if (who.op() == operation::receive && ring_.at(looked_at_).result > 0) {
+                ++messages_seen_;
+                bytes_seen_ += static_cast<std::uint32_t>(ring_.at(looked_at_).result);
+            }
             note_failed_send(who);
         }
         if (NETIO_LIKELY(!ring_.overflown())) {
@@ -1229,9 +1251,8 @@ private:
         const std::uint32_t index = whose.index();
         bool again = false;
         if (whose.op() == operation::accept) {
-            const listener& at = listeners_[index / accepts_armed];
-            again = at.accepts[index % accepts_armed].outstanding &&
-                    (at.flags == 0 || at.generation != whose.generation());
+            const auto& mine = listeners_[index / accepts_armed].accepts[index % accepts_armed];
+            again = mine.outstanding && mine.ending;
         } else if (whose.op() == operation::receive_from) {
             const datagram_socket& at = datagram_sockets_[index];
             again = at.generation == whose.generation() && (at.flags & closing) != 0 &&
@@ -1636,12 +1657,47 @@ private:
 
     // ---- listeners
 
+    /// How many accepts each listener may have in the kernel. One at least where there is a slot
+    /// for it, so with several listeners there may be more of them than slots.
+    std::uint32_t accepts_wanted() const noexcept {
+        const std::uint32_t share = accepts_bound_ / listening_count_;
+        const std::uint32_t least = accepts_bound_ != 0 ? 1 : 0;
+        return share >= accepts_armed ? accepts_armed : share > least ? share : least;
+    }
+
+    /// Arms accepts of a listener, or asks the kernel to end some: as many as are wanted.
+    void arm_accepts(std::uint32_t index) noexcept {
+        listener& at = listeners_[index];
+        std::uint32_t armed = 0;
+        for (const detail::uring_accept& each : at.accepts) {
+            armed += each.outstanding && !each.ending ? 1 : 0;
+        }
+        const std::uint32_t wanted = accepts_wanted();
+        for (std::uint32_t place = 0; place < accepts_armed && armed != wanted; ++place) {
+            if (armed < wanted && !at.accepts[place].outstanding) {
+                arm_accept(index, place);
+                ++armed;
+            } else if (armed > wanted && at.accepts[place].outstanding) {
+                armed -= end_accept(index, place) ? 1 : 0;
+            }
+        }
+    }
+
+    /// True if that was not asked for before.
+    bool end_accept(std::uint32_t index, std::uint32_t place) noexcept {
+        detail::uring_accept& mine = listeners_[index].accepts[place];
+        if (!mine.outstanding || mine.ending) {
+            return false;
+        }
+        mine.ending = true;
+        cancel(token::of(index * accepts_armed + place, mine.generation, operation::accept));
+        return true;
+    }
+
     void arm_accept(std::uint32_t index, std::uint32_t place) noexcept {
         listener& at = listeners_[index];
         detail::uring_accept& mine = at.accepts[place];
-        if (mine.outstanding) {
-            return;  // of an accept that was stopped; armed again when its completion comes
-        }
+        mine.generation = at.generation;
         mine.outstanding = true;
         mine.peer_bytes = sizeof(mine.peer);
         submission& out = start(
@@ -1656,13 +1712,11 @@ private:
     /// only after this does closing the descriptor close it. What was accepted meanwhile waits in
     /// the completion queue and is delivered.
     NETIO_COLD void forget_listener(std::uint32_t index) noexcept {
-        listener& at = listeners_[index];
         for (std::uint32_t place = 0; place < accepts_armed; ++place) {
-            if (at.accepts[place].outstanding) {
-                cancel(token::of(index * accepts_armed + place, at.generation, operation::accept));
-            }
+            end_accept(index, place);
         }
-        at.flags = 0;
+        listeners_[index].flags = 0;
+        --listening_count_;
         enter(false, 0);
     }
 
@@ -1673,9 +1727,10 @@ private:
         listener& at = listener_of(owner);
         detail::uring_accept& mine = at.accepts[place];
         NETIO_ASSERT(mine.outstanding);
-        mine.outstanding = false;
+        mine.outstanding = mine.ending = false;
         const bool current = at.flags != 0 && at.generation == who.generation();
         if (result >= 0) {
+            accepts_bound_ -= accepts_bound_ == none_index || accepts_bound_ == 0 ? 0 : 1;
             event& out = to.put(owner, operation::accept, event_kind::accepted);
             out.handle = result;
             out.peer = detail::to_endpoint(mine.peer, mine.peer_bytes);
@@ -1689,7 +1744,7 @@ private:
             to.fail(owner, operation::accept, told.why, told.os_code);
         }
         if (at.flags != 0) {
-            arm_accept(index, place);
+            arm_accepts(index);
         }
     }
 
@@ -1797,12 +1852,15 @@ private:
     buffer_pool* pool_ = nullptr;
     scratch* scratches_ = nullptr;
     listener* listeners_ = nullptr;
+    std::uint32_t listening_count_ = 0;
+    std::uint32_t accepts_bound_ = none_index;
     std::uint32_t outstanding_count_ = 0;  // completions to come, without those of cancels
     std::uint32_t selecting_count_ = 0;    // receives in the kernel that will need a buffer lent
     std::uint32_t looked_at_ = 0;          // completions so far that `look_at_new` has seen
     int wake_ = 0;
     bool open_ = false;
     std::uint32_t messages_seen_ = 0;      // by the last enter call
+    std::uint32_t bytes_seen_ = 0;         // theirs
     std::uint32_t batch_us_ = 0;           // how long a batch is waited for; 0: not at all
     bool waiting_ = false;
     bool multishot_ = true;  // until a kernel refuses it
