@@ -5,6 +5,7 @@
 //     gateway --listen 127.0.0.1:7000 --to 127.0.0.1:8000 [--proxy-in off|required]
 //             [--trusted 10.0.0.0/8] [--proxy-out off|v2] [--connections N] [--workers N]
 //             [--buffers N] [--idle-ms N] [--write-ms N] [--memory BYTES] [--drain-ms N]
+//             [--backend NAME, or auto: the first that the system offers]
 //
 // Pairs. At most `--connections`, divided equally among the workers. Each client that comes gets
 // one connection to `--to`, on the same worker, so both ends are touched by one thread. The client
@@ -47,10 +48,11 @@ struct pair {
 constexpr std::uint32_t quiet_ms = 1000;
 constexpr std::uint16_t connect_failed = 1;
 
+template <class Backend>
 struct gateway {
     netio::endpoint to;
     bool proxy_out = false;
-    netio::server<gateway>* server = nullptr;
+    netio::server<gateway, Backend>* server = nullptr;
 
     void on_open(netio::connection& peer) noexcept {
         if (peer.origin() == netio::origin::connected) {
@@ -164,6 +166,7 @@ struct choice {
     std::string_view proxy_in = "off";
     std::string_view proxy_out = "off";
     std::string_view trusted;
+    std::string_view backend = netio::default_backend::name;
     std::uint32_t connections = 1024;
     std::uint32_t workers = 1;
     std::uint32_t buffers = 512;
@@ -180,6 +183,7 @@ bool read_choice(int count, char** words, choice& out) noexcept {
         {.flag = "--proxy-in", .text = &out.proxy_in},
         {.flag = "--trusted", .text = &out.trusted},
         {.flag = "--proxy-out", .text = &out.proxy_out},
+        {.flag = "--backend", .text = &out.backend},
         {.flag = "--connections", .number = &out.connections, .least = 1, .most = 1'000'000},
         {.flag = "--workers", .number = &out.workers, .least = 1, .most = 255},
         {.flag = "--buffers", .number = &out.buffers, .least = 2, .most = 1'000'000},
@@ -206,8 +210,7 @@ netio::limits limits_for(const choice& of) noexcept {
     return sizes;
 }
 
-void print_counts(const netio::server<gateway>& server) noexcept {
-    const netio::server_stats now = server.stats();
+void print_counts(const netio::server_stats& now) noexcept {
     std::printf("gateway: accepted %llu, connected %llu, refused %llu, bytes in %llu, out %llu, "
                 "copied %llu, still open %u\n",
                 static_cast<unsigned long long>(now.counts.accepted),
@@ -218,20 +221,12 @@ void print_counts(const netio::server<gateway>& server) noexcept {
                 static_cast<unsigned long long>(now.counts.bytes_copied), now.open);
 }
 
-}  // namespace
-
-int main(int count, char** words) {
-    choice chosen;
-    bool good = read_choice(count, words, chosen);
-    const bool proxy_in = good && example::choose("gateway", "--proxy-in", chosen.proxy_in, "off",
-                                                  "required", good);
-    const bool proxy_out =
-        good && example::choose("gateway", "--proxy-out", chosen.proxy_out, "off", "v2", good);
-    if (!good) {
-        return 2;
-    }
-    gateway handler{chosen.to, proxy_out};
-    netio::server server{example::memory_for(limits_for(chosen), chosen.memory_bytes), handler};
+template <class Backend>
+int serve(const choice& chosen, bool proxy_in, bool proxy_out) noexcept {
+    using server_type = netio::server<gateway<Backend>, Backend>;
+    gateway<Backend> handler{chosen.to, proxy_out};
+    server_type server{example::memory_for<Backend>(limits_for(chosen), chosen.memory_bytes),
+                       handler};
     handler.server = &server;
 
     netio::deadlines times;
@@ -248,10 +243,50 @@ int main(int count, char** words) {
     where.trusted = chosen.trusted;
     where.times = times;
     if (server.listen(where) == netio::error::none) {
-        example::signals<netio::server<gateway>>::watch(server, chosen.drain_ms);
+        example::signals<server_type>::watch(server, chosen.drain_ms);
         example::announce("gateway", server, server.local());
         example::run(server);
-        print_counts(server);
+        print_counts(server.stats());
     }
     return netio::report("gateway", server);
+}
+
+/// Serves over the backend that was chosen from these, or says why that can't be.
+template <class... Backends>
+int serve_over(const choice& chosen, bool proxy_in, bool proxy_out) noexcept {
+    const netio::backend_choice over = netio::choose_backend<Backends...>(chosen.backend);
+    const int name_bytes = static_cast<int>(chosen.backend.size());
+    if (!over) {
+        std::fprintf(stderr, "gateway: --backend %.*s: %s\n", name_bytes, chosen.backend.data(),
+                     *over.missing != '\0' ? over.missing : "there is none of that name here");
+        return 2;
+    }
+    if (*over.missing != '\0') {
+        std::fprintf(stderr, "gateway: over %s, for there is no %s: %s\n", over.name,
+                     over.refused, over.missing);
+    }
+    int code = 0;
+    netio::on_backend<Backends...>(over, [&]<class Backend>(Backend*) {
+        code = serve<Backend>(chosen, proxy_in, proxy_out);
+    });
+    return code;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+    choice chosen;
+    bool good = read_choice(count, words, chosen);
+    const bool proxy_in = good && example::choose("gateway", "--proxy-in", chosen.proxy_in, "off",
+                                                  "required", good);
+    const bool proxy_out =
+        good && example::choose("gateway", "--proxy-out", chosen.proxy_out, "off", "v2", good);
+    if (!good) {
+        return 2;
+    }
+#if NETIO_HAS_IO_URING && !defined(NETIO_BACKEND_HEADER)
+    return serve_over<netio::io_uring, netio::epoll>(chosen, proxy_in, proxy_out);
+#else
+    return serve_over<netio::default_backend>(chosen, proxy_in, proxy_out);
+#endif
 }

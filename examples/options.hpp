@@ -121,15 +121,15 @@ inline void* zeroed_pages(std::size_t byte_count) noexcept {
 
 /// All-zero pages for a server of these limits, `memory_bytes` of them or, if that is 0, as many as
 /// it needs. Empty if the system gives none; the server then says how many are needed.
-inline netio::storage_view memory_for(const netio::limits& sizes,
-                                      std::uint32_t memory_bytes) noexcept {
+template <class Backend = netio::default_backend>
+netio::storage_view memory_for(const netio::limits& sizes, std::uint32_t memory_bytes) noexcept {
     netio::storage_view box;
     box.sizes = sizes;
     if (netio::wrong_field(sizes) != nullptr) {
         return box;  // the server names it
     }
     const std::size_t byte_count =
-        memory_bytes != 0 ? memory_bytes : netio::bytes_needed<netio::default_backend>(sizes);
+        memory_bytes != 0 ? memory_bytes : netio::bytes_needed<Backend>(sizes);
     if (void* const at = zeroed_pages(byte_count)) {
         box.memory = {static_cast<std::byte*>(at), byte_count};
     }

@@ -11,6 +11,7 @@ import re
 import signal
 import socket
 import struct
+import subprocess
 import threading
 import time
 
@@ -25,6 +26,13 @@ SIGNATURE = bytes.fromhex("0d0a0d0a000d0a515549540a")
 BUFFER = 16 * 1024 + 64
 
 
+OVER = []  # options of every gateway: over which backend
+
+
+def check(name, *how):
+    tap.check(" ".join([*OVER[1:], name]), *how)
+
+
 class Pair:
     """A gateway with a listener behind it; `open` gives both ends of one more pair."""
 
@@ -34,7 +42,7 @@ class Pair:
         to = "127.0.0.1:{}".format(self.listener.getsockname()[1])
         self.gateway = programs.Program(programs.build("gateway"), "--listen",
                                         f"[{host}]:0" if ":" in host else f"{host}:0", "--to", to,
-                                        *arguments)
+                                        *OVER, *arguments)
         self.host = host
         self.sockets = []
 
@@ -71,7 +79,7 @@ class Pair:
 
 def ends_well(name, pair, which=signal.SIGTERM):
     code, counts = pair.end(which)
-    tap.check(name, code == 0 and counts.get("still open") == 0, f"exit {code}, {counts}")
+    check(name, code == 0 and counts.get("still open") == 0, f"exit {code}, {counts}")
     return counts
 
 
@@ -96,7 +104,7 @@ def test_half_close():
                 late = programs.read_all(first)
                 thread.join()
                 who = "upstream" if turned else "client"
-                tap.check(f"half-close of the {who} behind {count} bytes is carried through",
+                check(f"half-close of the {who} behind {count} bytes is carried through",
                           got == sent and late == answer, f"{len(got)}, {len(late)}")
         client, upstream = pair.open()
         send_and_finish(client, b"request")
@@ -104,10 +112,10 @@ def test_half_close():
         programs.until(lambda: False, 0.2)  # the answer takes its time to compute
         send_and_finish(upstream, b"answer" * 10_000)
         late = programs.read_all(client)
-        tap.check("half-close: an answer 200 ms after the request's end is whole",
+        check("half-close: an answer 200 ms after the request's end is whole",
                   got == b"request" and late == b"answer" * 10_000, f"{got}, {len(late)}")
         counts = ends_well("half-close: pairs are gone", pair)
-        tap.check("half-close: no byte copied", counts.get("copied") == 0, counts)
+        check("half-close: no byte copied", counts.get("copied") == 0, counts)
 
 
 def send_and_finish(of, sent):
@@ -120,11 +128,11 @@ def send_and_finish(of, sent):
 def test_connect_failure():
     to = programs.free_port()
     with programs.Program(programs.build("gateway"), "--listen", "127.0.0.1:0", "--to",
-                          f"127.0.0.1:{to}") as gateway:
+                          f"127.0.0.1:{to}", *OVER) as gateway:
         said = [programs.turned_away(gateway.port, sent) for sent in (b"", b"hello" * 1000)]
-        tap.check("connect failure: the client is reset", said == [b"RESET"] * 2, said)
+        check("connect failure: the client is reset", said == [b"RESET"] * 2, said)
         code, lines, _ = gateway.stop()
-        tap.check("connect failure: nothing is left", code == 0 and "connected 0," in lines[-1] and
+        check("connect failure: nothing is left", code == 0 and "connected 0," in lines[-1] and
                   lines[-1].endswith("still open 0"), lines)
 
 
@@ -136,17 +144,17 @@ def test_resets():
         thread.start()
         got = programs.read_all(client)
         thread.join()
-        tap.check("reset upstream: what it answered before arrives", got.startswith(answer),
+        check("reset upstream: what it answered before arrives", got.startswith(answer),
                   f"{len(got)} of {len(answer)}")
         client, upstream = pair.open()
         reset(client)
-        tap.check("reset of the client: upstream's end comes at once",
+        check("reset of the client: upstream's end comes at once",
                   programs.read_all(upstream) in (b"", b"RESET"))
         client, upstream = pair.open()
         upstream.sendall(b"x" * 50_000)
         programs.read_exactly(client, 1)
         reset(client)
-        tap.check("reset of the client while it is answered",
+        check("reset of the client while it is answered",
                   programs.read_all(upstream) in (b"", b"RESET"))
         ends_well("resets: nothing is left", pair)
 
@@ -171,9 +179,9 @@ def test_cap():
     with Pair("--connections", "2") as pair:
         held = [pair.open() for _ in range(2)]
         said = programs.turned_away(pair.gateway.port, b"x")
-        tap.check("cap: one client too many is reset", said == b"RESET", said)
+        check("cap: one client too many is reset", said == b"RESET", said)
         held[0][0].sendall(b"still here")
-        tap.check("cap: the others go on", programs.read_exactly(held[0][1], 10) == b"still here")
+        check("cap: the others go on", programs.read_exactly(held[0][1], 10) == b"still here")
         for end in held[0]:
             end.close()
 
@@ -187,9 +195,9 @@ def test_cap():
                     return True
             return False
 
-        tap.check("cap: a place that is free again is given", programs.until(served))
+        check("cap: a place that is free again is given", programs.until(served))
         counts = ends_well("cap: nothing is left", pair, signal.SIGINT)
-        tap.check("cap: counted", counts.get("refused", 0) >= 1, counts)
+        check("cap: counted", counts.get("refused", 0) >= 1, counts)
 
 
 # ---- deadlines -----------------------------------------------------------------------------------
@@ -202,7 +210,7 @@ def test_idle():
         started = time.monotonic()
         said = programs.read_all(client), programs.read_all(upstream)
         took = time.monotonic() - started
-        tap.check("idle: both ends are reset after their time", said == (b"RESET",) * 2 and
+        check("idle: both ends are reset after their time", said == (b"RESET",) * 2 and
                   0.25 < took < 3, f"{said} after {took}")
         client, upstream = pair.open()
         rounds = 0
@@ -210,7 +218,7 @@ def test_idle():
             programs.until(lambda: False, 0.1)
             client.sendall(b"y")
             rounds += programs.read_exactly(upstream, 1) == b"y"
-        tap.check("idle: one direction is enough to be alive", rounds == 10, rounds)
+        check("idle: one direction is enough to be alive", rounds == 10, rounds)
         ends_well("idle: nothing is left", pair, signal.SIGINT)
 
 
@@ -219,7 +227,7 @@ def test_write():
         client, upstream = pair.open()
         fill(client)
         said = programs.until(lambda: ended(client))
-        tap.check("write deadline: who takes nothing is reset, and so is the other", said is True)
+        check("write deadline: who takes nothing is reset, and so is the other", said is True)
         ends_well("write deadline: nothing is left", pair)
     with Pair("--write-ms", "2000", "--idle-ms", "300") as pair:
         client, upstream = pair.open()
@@ -230,7 +238,7 @@ def test_write():
             got += len(upstream.recv(2048))
         programs.finish_sending(client)
         got += len(programs.read_all(upstream))
-        tap.check("write deadline: a slow reader is not idle", got == sent, f"{got} of {sent}")
+        check("write deadline: a slow reader is not idle", got == sent, f"{got} of {sent}")
         ends_well("slow reader: nothing is left", pair, signal.SIGINT)
 
 
@@ -274,11 +282,11 @@ def test_proxy_out():
         wanted = (SIGNATURE + bytes.fromhex("2111000c") + source + to + source_port + to_port +
                   b"first")
         got = programs.read_exactly(upstream, len(wanted))
-        tap.check("proxy-out: one header before the first byte, every field in its place",
+        check("proxy-out: one header before the first byte, every field in its place",
                   got == wanted, f"{got.hex()}, wanted {wanted.hex()}")
         client, upstream = pair.open()
         got = programs.read_exactly(upstream, 28)
-        tap.check("proxy-out: the header does not wait for the client's first byte",
+        check("proxy-out: the header does not wait for the client's first byte",
                   got[:16] == wanted[:16], got.hex())
         ends_well("proxy-out: nothing is left", pair)
     with Pair("--proxy-out", "v2", host="::1") as pair:
@@ -286,7 +294,7 @@ def test_proxy_out():
         ports = struct.pack(">HH", client.getsockname()[1], client.getpeername()[1])
         wanted = SIGNATURE + bytes.fromhex("21210024") + (bytes(15) + b"\1") * 2 + ports
         got = programs.read_exactly(upstream, len(wanted))
-        tap.check("proxy-out: an IPv6 client, told to an IPv4 upstream", got == wanted, got.hex())
+        check("proxy-out: an IPv6 client, told to an IPv4 upstream", got == wanted, got.hex())
 
 
 LINE_6 = b"PROXY TCP6 2001:db8::1 2001:db8::2 1 2\r\n"
@@ -319,19 +327,19 @@ def test_proxy_in_and_out():
             expected = SIGNATURE + bytes.fromhex(wanted) + b"behind"
             programs.finish_sending(client)
             got = programs.read_all(upstream)
-            tap.check(f"proxy in and out: {name}", got == expected,
+            check(f"proxy in and out: {name}", got == expected,
                       f"{got.hex()}, wanted {expected.hex()}")
             upstream.close()
         client = pair.client()
         client.sendall(b"PROXY UNKNOWN\r\n")
         got = programs.read_exactly(pair.upstream(), 28)
         source, source_port = packed(client.getsockname())
-        tap.check("proxy in and out: UNKNOWN becomes the socket's own addresses",
+        check("proxy in and out: UNKNOWN becomes the socket's own addresses",
                   got[12:20] == bytes.fromhex("2111000c") + source and got[24:26] == source_port,
                   got.hex())
         client = pair.client()
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        tap.check("proxy-in: a direct client is reset", programs.read_all(client) == b"RESET")
+        check("proxy-in: a direct client is reset", programs.read_all(client) == b"RESET")
         ends_well("proxy in and out: nothing is left", pair)
 
 
@@ -351,7 +359,7 @@ def test_copied():
         upstream.close()
         programs.read_all(client)
         counts = ends_well("copied: nothing is left", pair)
-        tap.check("copied: at most the 536 bytes of the header's segment",
+        check("copied: at most the 536 bytes of the header's segment",
                   got == behind + more and 0 < counts.get("copied", -1) <= COPIED_MAX, counts)
 
 
@@ -362,7 +370,7 @@ def test_both_stuck():
     with Pair() as pair:
         client, upstream = pair.open()
         sent = fill(client), fill(upstream)
-        tap.check("both stuck: the gateway takes a bounded amount", max(sent) < 64 * MIB, sent)
+        check("both stuck: the gateway takes a bounded amount", max(sent) < 64 * MIB, sent)
         programs.finish_sending(client)
         programs.finish_sending(upstream)
         got = [0, 0]
@@ -372,10 +380,10 @@ def test_both_stuck():
             thread.start()
         for thread in threads:
             thread.join()
-        tap.check("both stuck: everything arrives once both read", tuple(got) == sent,
+        check("both stuck: everything arrives once both read", tuple(got) == sent,
                   f"{got} of {sent}")
         counts = ends_well("both stuck: nothing is left", pair)
-        tap.check("both stuck: no byte copied", counts.get("copied") == 0, counts)
+        check("both stuck: no byte copied", counts.get("copied") == 0, counts)
 
 
 def count_all(of, counts, at):
@@ -446,9 +454,9 @@ def soak(workers):
         wrong = run_soak(pair, SOAK_BYTES, 20 + workers)
         took = time.monotonic() - started
         name = f"soak, {workers} worker{'s' if workers > 1 else ''}"
-        tap.check(f"{name}: {SOAK_BYTES // MIB} MiB each way, hashes equal", not wrong, wrong)
+        check(f"{name}: {SOAK_BYTES // MIB} MiB each way, hashes equal", not wrong, wrong)
         counts = ends_well(f"{name}: nothing is left", pair)
-        tap.check(f"{name}: at most {COPIED_MAX} bytes copied a connection",
+        check(f"{name}: at most {COPIED_MAX} bytes copied a connection",
                   counts.get("copied", 1 << 40) <= COPIED_MAX * 2 * PAIRS, counts)
         print(f"# report: {name}: {SOAK_BYTES // MIB} MiB each way over {PAIRS} pairs in "
               f"{took:.1f} s, {counts.get('copied')} bytes copied")
@@ -459,7 +467,7 @@ def test_few_buffers():
     for buffers in (2, 5):
         with Pair("--buffers", buffers) as pair:
             wrong = run_soak(pair, 4 * MIB, buffers)
-            tap.check(f"{buffers} buffers for {2 * PAIRS} ends: hashes equal", not wrong, wrong)
+            check(f"{buffers} buffers for {2 * PAIRS} ends: hashes equal", not wrong, wrong)
             ends_well(f"{buffers} buffers: nothing is left", pair)
 
 
@@ -489,7 +497,7 @@ def storm_client(port, seed, count, wrong):
 def test_storm(threads_max=8, each=60):
     with programs.Program(programs.build("own_loop"), "--listen", "127.0.0.1:0") as echo, \
             programs.Program(programs.build("gateway"), "--listen", "127.0.0.1:0", "--to",
-                             f"127.0.0.1:{echo.port}", "--workers", "2") as gateway:
+                             f"127.0.0.1:{echo.port}", "--workers", "2", *OVER) as gateway:
         wrong = []
         threads = [threading.Thread(target=storm_client, args=(gateway.port, at, each, wrong))
                    for at in range(threads_max)]
@@ -497,13 +505,13 @@ def test_storm(threads_max=8, each=60):
             thread.start()
         for thread in threads:
             thread.join()
-        tap.check(f"storm: {threads_max * each} clients that end in every way, each echo whole",
+        check(f"storm: {threads_max * each} clients that end in every way, each echo whole",
                   wrong == [], wrong)
         for program in (gateway, echo):
             code, lines, errors = program.stop()
-            tap.check("storm: both ends are gone, exit code 0", code == 0 and errors == "",
+            check("storm: both ends are gone, exit code 0", code == 0 and errors == "",
                       f"{code} {lines[-1:]} {errors}")
-        tap.check("storm: the gateway's counts", f"accepted {threads_max * each}, " in
+        check("storm: the gateway's counts", f"accepted {threads_max * each}, " in
                   gateway.lines[-1] and gateway.lines[-1].endswith("still open 0"),
                   gateway.lines[-1])
 
@@ -517,17 +525,17 @@ def test_drain():
         client.sendall(b"request")
         programs.read_exactly(upstream, 7)
         pair.gateway.send_signal(signal.SIGTERM)
-        tap.check("drain: the door is shut",
+        check("drain: the door is shut",
                   programs.until(lambda: not programs.accepts(pair.gateway.port)))
         answer = os.urandom(500_000)
         thread = threading.Thread(target=send_and_finish, args=(upstream, answer))
         thread.start()
         got = programs.read_exactly(client, len(answer))
-        tap.check("drain: an exchange under way is finished", got == answer,
+        check("drain: an exchange under way is finished", got == answer,
                   f"{len(got)} of {len(answer)}")
         thread.join()
         programs.finish_sending(client)
-        tap.check("drain: a quiet pair ends with a FIN on both sides",
+        check("drain: a quiet pair ends with a FIN on both sides",
                   [programs.read_all(end) for end in quiet] == [b"", b""])
         ends_well("drain: exit code 0", pair, None)
     with Pair("--drain-ms", "200") as pair:
@@ -536,7 +544,7 @@ def test_drain():
         started = time.monotonic()
         ends_well("drain: its deadline ends what is left", pair)
         took = time.monotonic() - started
-        tap.check("drain: at its deadline", 0.2 <= took < 5, took)
+        check("drain: at its deadline", 0.2 <= took < 5, took)
 
 
 def test_stop():
@@ -544,11 +552,23 @@ def test_stop():
         ends = [end for _ in range(4) for end in pair.open()]
         pair.gateway.send_signal(signal.SIGINT)
         said = [programs.read_all(end) for end in ends]
-        tap.check("stop: both ends of every pair are reset", said == [b"RESET"] * 8, said)
+        check("stop: both ends of every pair are reset", said == [b"RESET"] * 8, said)
         ends_well("stop: exit code 0", pair, None)
 
 
-def main():
+def refusal_of(backend):
+    """What a gateway says that can't serve over this backend; empty if it can."""
+    command = [programs.build("gateway"), "--listen", "127.0.0.1:0", "--to", "127.0.0.1:1",
+               "--backend", backend]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as process:
+        listens = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    return "" if listens else said
+
+
+def test_pairs():
     test_half_close()
     test_connect_failure()
     test_resets()
@@ -565,6 +585,19 @@ def main():
     test_storm()
     soak(1)
     soak(2)
+
+
+def main():
+    said = refusal_of("nonsense")
+    check("a backend that is not there is refused by its name",
+          said == "gateway: --backend nonsense: there is none of that name here\n", said)
+    test_pairs()
+    missing = refusal_of("io_uring")
+    if missing:
+        tap.skip("the same over io_uring", missing.strip())
+        return
+    OVER.extend(["--backend", "io_uring"])
+    test_pairs()
 
 
 main()
