@@ -1462,7 +1462,8 @@ private:
         return (at.flags & (connecting | receive_sent | sending)) == 0;
     }
     /// Nothing of a connection that closes is in the kernel any more: the ring closes its socket,
-    /// beside whatever else the next enter call does, and `closed` is told after that call.
+    /// beside whatever else the next enter call does, and `closed` is told after that call. As with
+    /// a quiet send it does not end a wait: nobody waits for it, but for the slot.
     void close_if_idle(connection& at, std::uint32_t index) noexcept {
         if (!idle(at) || (at.flags & close_sent) != 0) {
             return;
@@ -1477,7 +1478,7 @@ private:
                                 token::of(index, at.generation, operation::close));
         out.flags = detail::uring::flag_skip_success;
         at.receive_count = ring_.pushed();
-        link_due(index + 1);
+        link(index + 1);
     }
     static void end_receive(connection& at) noexcept {
         at.flags &= ~(receiving | into_memory | stopping | result_disarmed | many);
