@@ -209,7 +209,8 @@ concept backend_waits_for_batches = requires(B b, std::uint32_t batch_us) {
 
 /// Where the backend itself decides how many connections it accepts at a time it may offer
 /// `bound_accepts(most)`: no more `accepted` come from here on, until it is called again;
-/// none_index: as many as there are. What stays in the queue is another worker's to take.
+/// none_index: as many as there are. What stays in the queue is another worker's to take. A ring
+/// has accepts of each listener on their way, so one more may come for each listener but the first.
 template <class B>
 concept backend_bounds_accepts = requires(B b, std::uint32_t most) {
     { b.bound_accepts(most) } noexcept;

@@ -70,7 +70,8 @@ backend_choice choose_backend(std::string_view wanted) noexcept {
     return out;
 }
 
-/// Calls `run` with a null pointer to the backend chosen from the same list, for its type alone:
+/// Calls `run`, which returns nothing, with a null pointer to the backend chosen from the same
+/// list, for its type alone. A choice of none asserts: look at it first.
 ///
 ///     on_backend<io_uring, epoll>(choice, [&]<class B>(B*) { serve<B>(); });
 template <class... Backends, class Run>

@@ -17,7 +17,7 @@ namespace detail {
 /// The kernel's interface, defined here so that system headers of any age do.
 namespace uring {
 
-inline constexpr long setup_call = 425;  // the same on every architecture but one
+inline constexpr long setup_call = 425;  // the same wherever NETIO_HAS_IO_URING is set
 inline constexpr long enter_call = 426;
 inline constexpr long register_call = 427;
 
@@ -363,6 +363,8 @@ public:
         publish();
     }
     bool lends() const noexcept { return tail_ != head_; }
+    /// What is lent stays so for longer than a call; what the pool reached meanwhile is true.
+    void keep_high_water() noexcept { high_water_ = none_index; }
     std::uint32_t count() const noexcept { return static_cast<std::uint16_t>(tail_ - head_); }
 
     /// A completion names a buffer. The kernel takes them in the order of the ring.
@@ -386,7 +388,9 @@ public:
             unused = true;
         }
         if (unused) {
-            pool_->forget_unused(side::input, high_water_);
+            if (high_water_ != none_index) {
+                pool_->forget_unused(side::input, high_water_);
+            }
             publish();
         }
     }
@@ -415,7 +419,7 @@ private:
 
     buffer_pool* pool_ = nullptr;
     uring::provided_buffer* entries_ = nullptr;
-    std::uint32_t high_water_ = 0;  // of the pool, before it lent
+    std::uint32_t high_water_ = 0;  // of the pool, before it lent; none_index: to be kept
     std::uint32_t free_count_ = 0;
     std::uint16_t head_ = 0;  // the kernel's: as many as completions named
     std::uint16_t tail_ = 0;
@@ -502,8 +506,14 @@ struct uring_unconnected : Sys {
 }  // namespace detail
 
 /// The io_uring backend: one ring a worker, and one call of the kernel a turn, which hands over
-/// what was started, lets the kernel run what became ready, and waits. Operations are one-shot, so
-/// each start is bounded; their completions are read by `wait` alone.
+/// what was started, lets the kernel run what became ready, and waits. Every start is bounded in
+/// what it can bring; completions are read by `wait` alone.
+///
+/// Not for sockets with an error queue (SO_TIMESTAMPING, IP_RECVERR, zero-copy): the kernel takes
+/// what waits there for readiness, and in the end hands the receive to a thread of its own.
+///
+/// Where the kernel takes no submissions any more, for want of memory, a start enters it again and
+/// again, and at last asserts.
 ///
 /// See `backend` for what each function promises. `Sys` makes the system calls.
 template <class Sys = io_uring_sys>
@@ -522,6 +532,7 @@ class basic_io_uring
 public:
     static constexpr const char* name = "io_uring";
     static constexpr std::size_t connection_bytes = sizeof(connection);
+    /// Any: one receive may bring many messages.
     static constexpr std::uint32_t receive_credit = none_index;
     /// Connections that may still come after stop_accept.
     static constexpr std::uint32_t late_accepts_max = detail::uring_accepts_armed;
@@ -597,9 +608,11 @@ public:
     /// Linux 6.12 in any case. Any time after `open`.
     void wait_for_batches(std::uint32_t batch_us) noexcept {
         NETIO_ASSERT(open_);
-        batch_us_ = ring_.offers(detail::uring::feature_wait_at_least) ? batch_us : 0;
+        const std::uint32_t most = batch_us < batch_us_max ? batch_us : batch_us_max;
+        batch_us_ = ring_.offers(detail::uring::feature_wait_at_least) ? most : 0;
     }
 
+    /// What `wait_for_batches` was told, as far as this kernel can do it.
     std::uint32_t batch_us() const noexcept { return batch_us_; }
 
     os_status start_accept(socket_handle handle, token who) noexcept {
@@ -616,14 +629,9 @@ public:
     }
 
     void bound_accepts(std::uint32_t most) noexcept {
-        if (most == accepts_bound_) {
-            return;
-        }
-        accepts_bound_ = most;
-        for (std::uint32_t index = 0; index < sizes_.listeners; ++index) {
-            if (listeners_[index].flags != 0) {
-                arm_accepts(index);
-            }
+        if (!accepts_.is(most)) {
+            accepts_.set(most);
+            arm_accepts_of_all();
         }
     }
 
@@ -670,8 +678,11 @@ public:
 
     socket_handle release(token who) noexcept {
         connection& at = connection_of(who);
-        NETIO_ASSERT((at.flags & (receiving | sending | closing | in_run_list)) == 0);
+        NETIO_ASSERT((at.flags & (receiving | sending | closing)) == 0);
         NETIO_ASSERT((at.flags & attached) != 0);
+        if ((at.flags & in_run_list) != 0) {
+            forget_step(who.index() + 1);  // of a quiet send that told
+        }
         const int descriptor = at.descriptor;
         at = connection{};
         return descriptor;
@@ -719,8 +730,10 @@ public:
     /// waits for nothing (MSG_DONTWAIT), and a part of it counts as a failure (MSG_WAITALL), which
     /// is told. So what the kernel took and did not speak of is sent.
     void send_quietly(token who, std::span<const bytes> slices) noexcept {
-        if (slices.size() != 1) {
-            start_send(who, slices);  // where it has to wait, only one slice is remembered
+        // Where it has to wait, only one slice is remembered. And whoever is in the run list for
+        // something older would be stepped through before the kernel saw this one.
+        if (slices.size() != 1 || (connection_of(who).flags & in_run_list) != 0) {
+            start_send(who, slices);
             return;
         }
         connection& at = sender_of(who);
@@ -882,17 +895,19 @@ private:
     static constexpr std::uint32_t sending = 1u << 11;
     static constexpr std::uint32_t send_over = 1u << 12;         // end_send was called
     static constexpr std::uint32_t close_sent = 1u << 13;        // the descriptor is the kernel's
-    static constexpr std::uint32_t quiet = 1u << 16;             // no completion means sent
-    static constexpr std::uint32_t bulky = 1u << 18;             // what came last was large
-    static constexpr std::uint32_t due = 1u << 19;               // counted in due_count_
-    static constexpr std::uint32_t many = 1u << 17;              // its receive was a multishot one
     // Results that the next wait will give.
     static constexpr std::uint32_t result_connected = 1u << 14;
     static constexpr std::uint32_t result_disarmed = 1u << 15;
+    static constexpr std::uint32_t quiet = 1u << 16;     // no completion means sent
+    static constexpr std::uint32_t many = 1u << 17;      // its receive was a multishot one
+    static constexpr std::uint32_t bulky = 1u << 18;     // what came last was large
+    static constexpr std::uint32_t due = 1u << 19;       // counted in due_count_
+    static constexpr std::uint32_t one_shot = 1u << 20;  // its first multishot receive was refused
 
     static constexpr std::uint32_t accepts_armed = detail::uring_accepts_armed;
     static constexpr std::uint32_t submissions_max = 256;
     static constexpr std::uint32_t completions_most = 8192;
+    static constexpr std::uint32_t batch_us_max = 10'000;
     static constexpr std::uint32_t batch_most = 128;
     static constexpr std::uint32_t batch_bytes_most = 256 * 1024;  // more leave the cache meanwhile
     /// So many ready operations the kernel runs at a time where fewer are waited for, twice a call.
@@ -939,7 +954,7 @@ private:
         empty_lines();
         outstanding_count_ = selecting_count_ = looked_at_ = settled_count_ = due_count_ = 0;
         listening_count_ = 0;
-        accepts_bound_ = none_index;
+        accepts_ = {};
         foreign_ = connects_pushed_ = skipped_ = quiet_timer_stands_ = false;
         standing_.clear();
     }
@@ -974,6 +989,9 @@ private:
         }
         if ((features & detail::uring::feature_ext_arg) == 0) {
             return "IORING_FEAT_EXT_ARG (Linux 5.11)";
+        }
+        if (::sysconf(_SC_PAGESIZE) != static_cast<long>(detail::uring_lending::page_bytes)) {
+            return "pages of 4 KiB";
         }
         alignas(detail::uring_lending::page_bytes)
             std::byte page[detail::uring_lending::page_bytes] = {};
@@ -1029,7 +1047,9 @@ private:
     }
     /// Nobody passes those who wait for a buffer, so while there are any the ring has none.
     void lend() noexcept {
-        if (starved_first_ == 0 && !lending_.lends()) {
+        if (lending_.lends()) {
+            lending_.keep_high_water();
+        } else if (starved_first_ == 0) {
             const std::uint32_t most = batching() ? 2 * batch_most : 2 * runs_most;
             lending_.lend(selecting_count_ < most ? selecting_count_ : most);
         }
@@ -1059,8 +1079,10 @@ private:
         const std::uint32_t batch = sleeps ? batch_wanted() : 0;
         if (batch != 0) {
             // Without an end of its own such a wait would spin where nothing comes at all.
-            ring_.enter(batch, timeout_ns < hour_ns ? timeout_ns : hour_ns,
-                        detail::uring::enter_get_events, batch_us_);
+            const std::uint64_t end_ns = timeout_ns < hour_ns ? timeout_ns : hour_ns;
+            const auto patience = static_cast<std::uint32_t>(
+                end_ns < batch_us_ * 1'000 ? end_ns / 1'000 : batch_us_);
+            ring_.enter(batch, end_ns, detail::uring::enter_get_events, patience);
         } else {
             ring_.enter(sleeps ? 1 : 0, timeout_ns, detail::uring::enter_get_events);
         }
@@ -1389,6 +1411,11 @@ private:
         }
     }
 
+    NETIO_COLD void forget_step(std::uint32_t id) noexcept {
+        settled_count_ -= unlink(id) < settled_count_ ? 1 : 0;
+        due_count_ -= (flags_of(id) & due) != 0 ? 1 : 0;
+    }
+
     /// Steps through what is settled while more than `spare` events have room.
     void work_off_run_list(detail::event_writer& to, std::uint32_t spare) noexcept {
         while (settled_count_ != 0 && to.room() > spare) {
@@ -1522,7 +1549,7 @@ private:
             out.address = detail::address_of(pool_->data(at.buffer - 1));
             out.count = pool_->buffer_bytes();
             out.operation_flags = MSG_DONTWAIT;
-        } else if (multishot_ && (at.flags & bulky) == 0 && !rare_buffers()) {
+        } else if (multishot_ && (at.flags & (bulky | one_shot)) == 0 && !rare_buffers()) {
             // Until `total` bytes came: one buffer full, so a flooding peer has no more than that
             // before everybody else was looked at.
             out.flags = detail::uring::flag_buffer_select;
@@ -1559,6 +1586,7 @@ private:
         event& out = to.put(plain(who), operation::receive, event_kind::received);
         out.byte_count = static_cast<std::uint32_t>(what.result);
         out.buffer_index = buffer;
+        multishot_ = multishot_ && (at.flags & one_shot) == 0;
         const bool large = out.byte_count > pool_->buffer_bytes() / 4;
         at.flags = large ? at.flags | bulky : at.flags & ~bulky;
         out.disarmed = is_last && ((at.flags & (into_memory | stopping)) != 0 ||
@@ -1583,7 +1611,8 @@ private:
         } else if (code == ENOBUFS && rare_buffers()) {
             starve(who.index() + 1);
         } else if (code == EINVAL && (at.flags & many) != 0) {
-            multishot_ = false;  // this kernel does not know of `total`
+            // This kernel does not know of `total`, or the socket can't receive at all.
+            at.flags = (at.flags & ~many) | one_shot;
             arm_receive(at, who);
         } else if (passing) {
             arm_receive(at, who);
@@ -1661,9 +1690,16 @@ private:
     /// How many accepts each listener may have in the kernel. One at least where there is a slot
     /// for it, so with several listeners there may be more of them than slots.
     std::uint32_t accepts_wanted() const noexcept {
-        const std::uint32_t share = accepts_bound_ / listening_count_;
-        const std::uint32_t least = accepts_bound_ != 0 ? 1 : 0;
-        return share >= accepts_armed ? accepts_armed : share > least ? share : least;
+        const std::uint32_t slots = accepts_.of(accepts_armed * listening_count_);
+        const std::uint32_t share = slots / listening_count_;
+        return share != 0 || slots == 0 ? share : 1;
+    }
+    void arm_accepts_of_all() noexcept {
+        for (std::uint32_t index = 0; index < sizes_.listeners; ++index) {
+            if (listeners_[index].flags != 0) {
+                arm_accepts(index);
+            }
+        }
     }
 
     /// Arms accepts of a listener, or asks the kernel to end some: as many as are wanted.
@@ -1731,7 +1767,7 @@ private:
         mine.outstanding = mine.ending = false;
         const bool current = at.flags != 0 && at.generation == who.generation();
         if (result >= 0) {
-            accepts_bound_ -= accepts_bound_ == none_index || accepts_bound_ == 0 ? 0 : 1;
+            accepts_.took_one();
             event& out = to.put(owner, operation::accept, event_kind::accepted);
             out.handle = result;
             out.peer = detail::to_endpoint(mine.peer, mine.peer_bytes);
@@ -1744,7 +1780,9 @@ private:
             forget_listener(index);
             to.fail(owner, operation::accept, told.why, told.os_code);
         }
-        if (at.flags != 0) {
+        if (accepts_.is(0)) {
+            arm_accepts_of_all();  // ends those of the other listeners
+        } else if (at.flags != 0) {
             arm_accepts(index);
         }
     }
@@ -1854,7 +1892,7 @@ private:
     scratch* scratches_ = nullptr;
     listener* listeners_ = nullptr;
     std::uint32_t listening_count_ = 0;
-    std::uint32_t accepts_bound_ = none_index;
+    detail::accept_bound accepts_;
     std::uint32_t outstanding_count_ = 0;  // completions to come, without those of cancels
     std::uint32_t selecting_count_ = 0;    // receives in the kernel that will need a buffer lent
     std::uint32_t looked_at_ = 0;          // completions so far that `look_at_new` has seen

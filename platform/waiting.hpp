@@ -45,7 +45,8 @@ class accept_bound {
 public:
     void set(std::uint32_t most) noexcept { left_ = most; }
     std::uint32_t of(std::uint32_t most) const noexcept { return most < left_ ? most : left_; }
-    void took_one() noexcept { left_ -= left_ == none_index ? 0 : 1; }
+    bool is(std::uint32_t most) const noexcept { return left_ == most; }
+    void took_one() noexcept { left_ -= left_ == none_index || left_ == 0 ? 0 : 1; }
 
 private:
     std::uint32_t left_ = none_index;  // no bound
@@ -198,6 +199,21 @@ protected:
         flags_of(id) &= ~in_run_list;
         --run_count_;
         return id;
+    }
+
+    /// Takes one out from wherever it is in the run list; how many stood before it.
+    NETIO_COLD std::uint32_t unlink(std::uint32_t id) noexcept {
+        NETIO_ASSERT((flags_of(id) & in_run_list) != 0);
+        std::uint32_t before = 0, place = 0;
+        for (std::uint32_t at = run_first_; at != id; at = next_of(at)) {
+            before = at;
+            ++place;
+        }
+        (before != 0 ? next_of(before) : run_first_) = next_of(id);
+        run_last_ = run_last_ == id ? before : run_last_;
+        flags_of(id) &= ~in_run_list;
+        --run_count_;
+        return place;
     }
 
     void link_starved(std::uint32_t id) noexcept {

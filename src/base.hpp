@@ -32,9 +32,10 @@
 #else
 #define NETIO_HAS_EPOLL 0
 #endif
-// Alpha alone has other numbers for the calls of io_uring. Whether the kernel that runs the program
-// offers it is asked at run time (`io_uring::available`).
-#if NETIO_PLATFORM && defined(__linux__) && !defined(__alpha__)
+// Alpha, MIPS and Itanium have other numbers for the calls of io_uring. Whether the kernel that
+// runs the program offers it is asked at run time (`io_uring::available`).
+#if NETIO_PLATFORM && defined(__linux__) && !defined(__alpha__) && !defined(__mips__) && \
+    !defined(__ia64__)
 #define NETIO_HAS_IO_URING 1
 #else
 #define NETIO_HAS_IO_URING 0

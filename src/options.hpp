@@ -110,8 +110,9 @@ inline constexpr std::uint32_t spin_us_max = 1'000'000;
 ///
 /// What each costs is measured in docs/performance.md.
 struct wait_options {
-    /// While messages come several at a time, a wait lasts so long for more of them, microseconds.
-    /// On io_uring only, with Linux 6.12 or later; the others have nothing to gain by it.
+    /// While messages come several at a time, a wait lasts so long for more of them, microseconds,
+    /// at most 10,000; a wake by `stop` or a post waits as long. On io_uring only, with Linux 6.12
+    /// or later; the others have nothing to gain by it.
     std::uint32_t batch_us = 100;
     /// After something came the kernel is asked so long, microseconds, before the worker sleeps: at
     /// most 1,000,000. An idle worker sleeps all the same.

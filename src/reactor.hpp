@@ -124,7 +124,9 @@ private:
         }
         const std::uint64_t left_ns = spun_ns < most_ns ? most_ns - spun_ns : 0;
         const std::uint32_t count = w_.backend.wait(out, most_ns == forever_ns ? most_ns : left_ns);
-        w_.spins = count != 0;
+        if (count != 0 || most_ns != 0) {
+            w_.spins = count != 0;
+        }
         return count;
     }
 
