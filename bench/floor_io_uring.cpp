@@ -122,6 +122,23 @@ std::uint16_t port_of(int listener) {
     return ntohs(address.sin_port);
 }
 
+/// Ends with 2 where this kernel can't be measured so.
+void ask_kernel(const settings& chosen) {
+    io_uring_params how{};
+    how.flags = setup_flags;
+    how.cq_entries = 16;
+    const long ring = ::syscall(SYS_io_uring_setup, 4, &how);
+    if (ring < 0) {
+        std::fprintf(stderr, "floor_io_uring: io_uring_setup: %s\n", std::strerror(errno));
+        std::exit(2);
+    }
+    ::close(static_cast<int>(ring));
+    if (chosen.wait_us != 0 && (how.features & min_wait_feature) == 0) {
+        std::fprintf(stderr, "floor_io_uring: this kernel can't wait for a batch (Linux 6.12)\n");
+        std::exit(2);
+    }
+}
+
 char* mapped(int ring, std::size_t bytes, std::int64_t offset) {
     void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                             (ring < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED) | MAP_POPULATE,
@@ -148,10 +165,6 @@ void open_ring(worker& self) {
     how.cq_entries = completions_max;
     self.ring = static_cast<int>(::syscall(SYS_io_uring_setup, submissions_max, &how));
     if (self.ring < 0) { die("io_uring_setup"); }
-    if (self.chosen.wait_us != 0 && (how.features & min_wait_feature) == 0) {
-        std::fprintf(stderr, "floor_io_uring: this kernel can't wait for a batch (Linux 6.12)\n");
-        std::exit(1);
-    }
     char* const rings = mapped(
         self.ring, how.cq_off.cqes + how.cq_entries * sizeof(io_uring_cqe) +
                        how.sq_entries * sizeof(std::uint32_t), IORING_OFF_SQ_RING);
@@ -341,6 +354,7 @@ int main(int argument_count, char** arguments) {
             return 2;
         }
     }
+    ask_kernel(chosen);
     std::vector<worker*> all;
     for (long index = 0; index < (chosen.workers > 0 ? chosen.workers : 1); ++index) {
         auto* self = new worker;
