@@ -8936,6 +8936,8 @@ inline constexpr std::uint16_t poll_first = 1u << 0;
 inline constexpr std::uint16_t receive_multishot = 1u << 1;  // Linux 6.0; bounded, 6.16
 inline constexpr std::uint32_t poll_multishot = 1u << 0;
 inline constexpr std::uint32_t poll_readable = 1u << 0;
+inline constexpr std::uint32_t poll_writable = 1u << 2;
+inline constexpr std::uint32_t poll_failed = 3u << 3;  // an error, or both ends are closed
 inline constexpr std::uint32_t timeout_absolute = 1u << 0;
 inline constexpr std::uint32_t timeout_update = 1u << 1;  // Linux 5.11
 inline constexpr std::uint32_t cancel_all = 1u << 0;
@@ -9134,6 +9136,16 @@ public:
     const uring::completion& at(std::uint32_t position) const noexcept {
         return completions_[position & completion_mask_];
     }
+    /// Is a completion of this one among those not read yet?
+    bool has(std::uint64_t user_data) const noexcept {
+        const std::uint32_t end = completion_tail();
+        for (std::uint32_t each = *completion_head_; each != end; ++each) {
+            if (at(each).user_data == user_data) {
+                return true;
+            }
+        }
+        return false;
+    }
     uring::completion pop() noexcept {
         NETIO_ASSERT(unread() != 0);
         const uring::completion out = at(*completion_head_);
@@ -9318,7 +9330,7 @@ struct uring_connection {
         std::uint32_t buffer;  // plus one: taken for a receive that had found none
     };
     std::uint32_t receive_count;  // bytes of `into`, or credit left; of a close its submission
-    std::uint32_t send_count;     // of a quiet send
+    std::uint32_t send_count;     // of the first slice of a send
     std::uint64_t send_from;      // its address
 };
 static_assert(sizeof(uring_connection) == 40, "the budget of a connection in a backend");
@@ -9494,6 +9506,16 @@ public:
     /// What `wait_for_batches` was told, as far as this kernel can do it.
     std::uint32_t batch_us() const noexcept { return batch_us_; }
 
+    /// What the kernel has to end before it is done with what was started, without its own wake and
+    /// timers: 0 when all is closed.
+    std::uint32_t outstanding() const noexcept {
+        const std::uint32_t own =
+            1u + (standing_.is_set() ? 1u : 0u) + (quiet_timer_stands_ ? 1u : 0u);
+        NETIO_ASSERT(outstanding_count_ >= own);
+        NETIO_ASSERT(selecting_count_ <= outstanding_count_ - own);
+        return outstanding_count_ - own;
+    }
+
     os_status start_accept(socket_handle handle, token who) noexcept {
         listener& at = listener_of(who);
         NETIO_ASSERT(open_ && handle >= 0);
@@ -9602,7 +9624,7 @@ public:
     }
 
     void start_send(token who, std::span<const bytes> slices) noexcept {
-        arm_send(sender_of(who), who, slices).operation_flags = MSG_NOSIGNAL;
+        arm_send(sender_of(who), who, slices).operation_flags = MSG_NOSIGNAL | MSG_DONTWAIT;
     }
 
     /// The kernel says nothing of a send that is whole at once. In this form it is exactly so: it
@@ -9621,8 +9643,6 @@ public:
         out.flags = detail::uring::flag_skip_success;
         --outstanding_count_;
         at.flags |= quiet;
-        at.send_from = out.address;
-        at.send_count = out.count;
         link(who.index() + 1);
     }
 
@@ -9722,7 +9742,8 @@ public:
             enter_kernel(to, timeout_ns);
         }
         work_off_run_list(to, ring_.unread() != 0 ? to.room() / 2 : 0);
-        while (ring_.unread() != 0 && to.room() != 0) {
+        // What these bring with them, if the queue of submissions is full, is the next wait's.
+        for (std::uint32_t left = ring_.unread(); left != 0 && to.room() != 0; --left) {
             complete(ring_.pop(), to);
         }
         work_off_run_list(to, 0);
@@ -9781,7 +9802,9 @@ private:
     static constexpr std::uint32_t many = 1u << 17;      // its receive was a multishot one
     static constexpr std::uint32_t bulky = 1u << 18;     // what came last was large
     static constexpr std::uint32_t due = 1u << 19;       // counted in due_count_
-    static constexpr std::uint32_t one_shot = 1u << 20;  // its first multishot receive was refused
+    static constexpr std::uint32_t polling = 1u << 20;   // its send waits for room
+    static constexpr std::uint32_t room_found = 1u << 21;  // and that wait is to end
+    static constexpr std::uint32_t one_shot = 1u << 24;  // its first multishot receive was refused
 
     static constexpr std::uint32_t accepts_armed = detail::uring_accepts_armed;
     static constexpr std::uint32_t submissions_max = 256;
@@ -10131,7 +10154,7 @@ private:
         case operation::accept: accepted(who, what.result, to); break;
         case operation::connect: connected(who, what.result, to); break;
         case operation::receive: received(who, what, to); break;
-        case operation::send: sent(who, what.result, to); break;
+        case operation::send: send_told(who, what, to); break;
         case operation::receive_from: received_from(who, what, to); break;
         case operation::send_to: sent_to(who, what.result, to); break;
         default:  // wake: the word says more than the descriptor
@@ -10153,15 +10176,16 @@ private:
         bool again = false;
         if (whose.op() == operation::accept) {
             const auto& mine = listeners_[index / accepts_armed].accepts[index % accepts_armed];
-            again = mine.outstanding && mine.ending;
+            again = mine.outstanding && mine.ending && mine.generation == whose.generation();
         } else if (whose.op() == operation::receive_from) {
             const datagram_socket& at = datagram_sockets_[index];
             again = at.generation == whose.generation() && (at.flags & closing) != 0 &&
                     (at.flags & receive_sent) != 0;
         } else {
             const connection& at = connections_[index];
+            const std::uint32_t ends = whose.op() == operation::send ? room_found : stopping;
             again = at.generation == whose.generation() && in_kernel(at, whose.op()) &&
-                    (at.flags & (closing | stopping)) != 0;
+                    (at.flags & (closing | ends)) != 0;
         }
         if (again) {
             cancel(whose);
@@ -10511,7 +10535,6 @@ private:
         NETIO_ASSERT((at.flags & (attached | closing)) == attached);
         NETIO_ASSERT((at.flags & (sending | send_over)) == 0);
         at.flags |= sending;
-        at.send_count = 0;
         return at;
     }
 
@@ -10519,13 +10542,12 @@ private:
     submission& arm_send(connection& at, token who, std::span<const bytes> slices) noexcept {
         NETIO_ASSERT(!slices.empty() && slices.size() <= slices_max);
         NETIO_ASSERT(!slices[0].empty());
-        const token as = who.with(operation::send);
+        at.send_from = detail::address_of(slices[0].data());
+        at.send_count = detail::clipped(slices[0].size());
         if (slices.size() == 1) {
-            submission& out = start(detail::uring::op_send, at.descriptor, as);
-            out.address = detail::address_of(slices[0].data());
-            out.count = detail::clipped(slices[0].size());
-            return out;
+            return arm_send_of_one(at, who);
         }
+        const token as = who.with(operation::send);
         scratch* with = nullptr;
         submission& out = start(detail::uring::op_send_message, at.descriptor, as, &with);
         for (std::size_t index = 0; index < slices.size(); ++index) {
@@ -10537,22 +10559,63 @@ private:
         return out;
     }
 
-    /// A quiet send found no room: once more, as one that waits and tells.
-    NETIO_COLD void resume_send(connection& at, token who) noexcept {
-        submission& out = start(detail::uring::op_send, at.descriptor, who);
+    submission& arm_send_of_one(connection& at, token who) noexcept {
+        submission& out =
+            start(detail::uring::op_send, at.descriptor, who.with(operation::send));
         out.address = at.send_from;
         out.count = at.send_count;
-        out.operation_flags = MSG_NOSIGNAL;
-        at.send_count = 0;
+        return out;
     }
 
-    void sent(token who, std::int32_t result, detail::event_writer& to) noexcept {
-        connection& at = connection_of(who);
-        NETIO_ASSERT((at.flags & sending) != 0);
-        if (result == -EAGAIN && at.send_count != 0 && (at.flags & closing) == 0) {
-            resume_send(at, who);
+    /// Without room the first slice waits for some, by a poll. The ring's own waiting is none where
+    /// the peer has ended its stream: that counts as ready, the send is tried 128 times at once and
+    /// handed to a thread of the kernel's then. So may this poll be told of that end alone, and is
+    /// asked to go on after that.
+    NETIO_COLD void wait_for_room(connection& at, token who, bool many_times) noexcept {
+        at.flags |= polling;
+        submission& out =
+            start(detail::uring::op_poll_add, at.descriptor, who.with(operation::send));
+        out.operation_flags = poll_mask(detail::uring::poll_writable);
+        out.count = many_times ? detail::uring::poll_multishot : 0;
+    }
+
+    NETIO_COLD void room_told(connection& at, token who, const completion& what) noexcept {
+        static constexpr std::uint32_t ends =
+            detail::uring::poll_writable | detail::uring::poll_failed;
+        const bool found =
+            what.result < 0 || (static_cast<std::uint32_t>(what.result) & ends) != 0;
+        if (more(what)) {
+            if (found && (at.flags & (room_found | closing)) == 0) {
+                at.flags |= room_found;
+                cancel(who);
+            }
             return;
         }
+        const bool was_found = found || (at.flags & room_found) != 0;
+        at.flags &= ~(polling | room_found);
+        if ((at.flags & closing) != 0) {
+            at.flags &= ~sending;
+            close_if_idle(at, who.index());
+        } else if (was_found) {
+            arm_send_of_one(at, who).operation_flags = MSG_NOSIGNAL | MSG_DONTWAIT;
+        } else {
+            wait_for_room(at, who, true);
+        }
+    }
+
+    void send_told(token who, const completion& what, detail::event_writer& to) noexcept {
+        connection& at = connection_of(who);
+        NETIO_ASSERT((at.flags & sending) != 0);
+        if (NETIO_UNLIKELY((at.flags & polling) != 0)) {
+            room_told(at, who, what);
+        } else if (what.result == -EAGAIN && (at.flags & closing) == 0) {
+            wait_for_room(at, who, false);
+        } else {
+            sent(at, who, what.result, to);
+        }
+    }
+
+    void sent(connection& at, token who, std::int32_t result, detail::event_writer& to) noexcept {
         at.flags &= ~sending;
         if ((at.flags & closing) != 0) {
             close_if_idle(at, who.index());
@@ -10626,14 +10689,32 @@ private:
 
     /// No new ones. The kernel is entered at once: a pending accept holds the listening socket, so
     /// only after this does closing the descriptor close it. What was accepted meanwhile waits in
-    /// the completion queue and is delivered.
+    /// the completion queue and is delivered. A cancel misses an accept that is just about to run
+    /// and waits again, so it is repeated until each has its completion.
     NETIO_COLD void forget_listener(std::uint32_t index) noexcept {
-        for (std::uint32_t place = 0; place < accepts_armed; ++place) {
-            end_accept(index, place);
-        }
         listeners_[index].flags = 0;
         --listening_count_;
-        enter(false, 0);
+        for (int tries = 0; tries < entries_tried_max && cancel_accepts(index); ++tries) {
+            enter(false, 0);
+        }
+    }
+
+    /// False if the kernel has no accept of this listener any more, or keeps completions back, so
+    /// that nobody knows.
+    bool cancel_accepts(std::uint32_t index) noexcept {
+        listener& at = listeners_[index];
+        bool any = false;
+        for (std::uint32_t place = 0; place < accepts_armed; ++place) {
+            detail::uring_accept& each = at.accepts[place];
+            const token who =
+                token::of(index * accepts_armed + place, each.generation, operation::accept);
+            if (each.outstanding && !ring_.has(who.bits)) {
+                each.ending = true;
+                cancel(who);
+                any = true;
+            }
+        }
+        return any && !ring_.overflown();
     }
 
     void accepted(token who, std::int32_t result, detail::event_writer& to) noexcept {
