@@ -48,6 +48,7 @@ struct ring_counting_sys : netio::io_uring_sys {
     static inline bool patient = false;  // no wait has an end of its own
     static inline bool knows_no_total = false;      // an old kernel: no bound of multishot receives
     static inline bool knows_no_batches = false;    // an old kernel: no wait for several
+    static inline int misses = 0;                   // so many cancels find nothing
     static inline std::uint32_t tail_offset = 0;
     static inline int pushed[64] = {};              // submissions by opcode
     static inline int multishots = 0;               // receives among them
@@ -78,7 +79,7 @@ struct ring_counting_sys : netio::io_uring_sys {
         for (int& each : pushed) {
             each = 0;
         }
-        multishots = timed_waits = 0;
+        multishots = timed_waits = misses = 0;
         least_most = batch_us_most = 0;
     }
     static int of(ring_call which) { return counts[static_cast<int>(which)]; }
@@ -151,6 +152,10 @@ struct ring_counting_sys : netio::io_uring_sys {
         for (std::uint32_t at = tail - count; submission_count != 0 && at != tail; ++at) {
             netio::detail::uring::submission& each = submissions[at % submission_count];
             ++pushed[each.opcode % 64];
+            if (each.opcode == netio::detail::uring::op_cancel && each.address != 0 && misses > 0) {
+                --misses;
+                each.address = ~std::uint64_t{0};  // nothing is called so
+            }
             if (each.opcode == netio::detail::uring::op_receive &&
                 each.priority == netio::detail::uring::receive_multishot) {
                 ++multishots;
@@ -542,7 +547,7 @@ NETIO_RING_CASE("one receive serves many small messages, each with a buffer of i
     rig.close(who_of(0));
 }
 
-NETIO_RING_CASE("receives one by one where the kernel can't bound them (before Linux 6.16)") {
+NETIO_RING_CASE("receives one by one where the kernel can't bound them (P2, before Linux 6.16)") {
     ring_rig rig;
     ring_sys::knows_no_total = true;
     ring_door door(rig);
@@ -700,7 +705,7 @@ NETIO_RING_CASE("keeps a flooding peer to one buffer until the others have their
     rig.close(who_of(0));
 }
 
-NETIO_RING_CASE("loses nothing where completions find no room (P2)") {
+NETIO_RING_CASE("loses nothing where the ring overflows with completions (P2)") {
     ring_sys::completions = 4;
     {
         ring_rig rig;
@@ -744,12 +749,12 @@ NETIO_RING_CASE("loses nothing where completions find no room (P2)") {
 
 namespace {
 
-/// Quiet sends to a client that reads nothing, until one waits for room; what was told of them.
-std::size_t ring_fill(ring_rig& rig, std::string_view text) {
-    const netio::bytes slice = netio::as_bytes(text);
+/// Sends to a client that reads nothing, until one waits for room; what was told of them.
+std::size_t ring_fill(ring_rig& rig, std::span<const netio::bytes> slices, bool quietly) {
     std::size_t told = 0;
     for (int tries = 0; tries < 100; ++tries) {
-        rig.backend.send_quietly(who_of(0), {&slice, 1});
+        quietly ? rig.backend.send_quietly(who_of(0), slices)
+                : rig.backend.start_send(who_of(0), slices);
         rig.wait(20'000'000);
         if (rig.seen.empty()) {
             return told;
@@ -760,6 +765,10 @@ std::size_t ring_fill(ring_rig& rig, std::string_view text) {
     }
     FAIL("there was always room");
     return told;
+}
+std::size_t ring_fill(ring_rig& rig, std::string_view text) {
+    const netio::bytes slice = netio::as_bytes(text);
+    return ring_fill(rig, {&slice, 1}, true);
 }
 
 }  // namespace
@@ -778,7 +787,7 @@ NETIO_RING_CASE("waits for room where a quiet send finds none, and tells how muc
     CHECK(client.receive(1).empty());
 }
 
-NETIO_RING_CASE("ends a send that waits for room when its connection is aborted (P3, P12)") {
+NETIO_RING_CASE("aborts during a send that waits for room: it ends, closed is last (P3, P12)") {
     ring_rig rig;
     ring_door door(rig);
     ring_client client = door.connect(who_of(0));
@@ -1079,6 +1088,311 @@ NETIO_RING_CASE("close closes what was started to close and not handed over yet"
     door.accepting = false;
     CHECK(clients[0].receive(1).empty());
     CHECK(clients[1].receive(1).empty());
+}
+
+namespace {
+
+/// Connections that wait: a receive into the pool and one into memory, a send, a connect.
+struct ring_waiting {
+    ring_rig& rig;
+    std::vector<ring_client> clients;
+    const std::string text = std::string(4'000'000, 'w');
+    std::array<std::byte, 64> memory{};
+    std::array<ring_client, 2> queued;  // nobody takes them, so who comes next gets no answer
+    netio::os_handle silent;
+
+    ring_waiting(ring_rig& of, ring_door& door) : rig(of) {
+        for (std::uint32_t index = 0; index < 3; ++index) {
+            clients.push_back(door.connect(who_of(index)));
+        }
+        rig.receive(who_of(0), 10'000);
+        rig.backend.start_receive(who_of(1), memory, 0);
+        rig.send(who_of(2), text);
+        rig.until(event_kind::sent);
+        rig.send(who_of(2), text);
+        silent = ring_backend::listen({netio::loopback_ipv4(0), {}}, {.backlog = 1});
+        const netio::endpoint there = ring_backend::local_of(silent.handle).value;
+        for (ring_client& each : queued) {
+            each = ring_client(there.port);
+        }
+        REQUIRE(rig.backend.start_connect({there, {}}, {}, who_of(3)));
+        rig.quiet();
+    }
+    ~ring_waiting() { ring_backend::close_handle(silent.handle, false); }
+};
+
+}  // namespace
+
+NETIO_RING_CASE("asks again where a cancel races with an operation and misses it (P12)") {
+    ring_rig rig;
+    ring_door door(rig);
+    ring_mailbox mailbox(rig);
+    {
+        ring_waiting waiting(rig, door);
+        for (const bool stop : {true, false}) {
+            CAPTURE(stop);
+            ring_sys::misses = 5;
+            if (stop) {
+                rig.backend.stop_receive(who_of(0));
+                rig.backend.stop_receive(who_of(1));
+                CHECK(rig.until(event_kind::received).disarmed);
+                CHECK(rig.until(event_kind::received).disarmed);
+                rig.receive(who_of(0), 10'000);
+                rig.backend.start_receive(who_of(1), waiting.memory, 0);
+                rig.quiet();
+                continue;
+            }
+            for (std::uint32_t index = 0; index < 4; ++index) {
+                rig.backend.start_close(who_of(index), index % 2 == 0);
+            }
+            for (std::uint32_t index = 0; index < 4; ++index) {
+                rig.until(event_kind::closed);
+            }
+        }
+        CHECK(ring_sys::misses == 0);
+        ring_sys::misses = 1;
+        rig.backend.stop_receive_from(mailbox.who);
+        CHECK(rig.until(event_kind::closed).op == operation::receive_from);
+        CHECK(ring_sys::misses == 0);
+        CHECK(rig.pool.in_use(netio::side::input) == 0);
+        REQUIRE(rig.backend.start_receive_from(mailbox.handle.handle, mailbox.who));
+    }
+}
+
+NETIO_RING_CASE("a wait returns though its cancels miss and submissions find no room (P12)") {
+    ring_sys::completions = 8;
+    {
+        ring_rig rig;
+        ring_door door(rig);
+        std::vector<ring_client> clients = ring_clients(rig, door, 8);
+        ring_sys::misses = 10'000;
+        for (std::uint32_t index = 0; index < 8; ++index) {
+            rig.backend.start_close(who_of(index), true);
+        }
+        for (int turns = 0; turns < 20; ++turns) {
+            rig.wait(0, 4);
+        }
+        CHECK(ring_sys::misses > 9'000);
+        ring_sys::misses = 0;
+        for (std::uint32_t index = 0; index < 8; ++index) {
+            rig.until(event_kind::closed);
+        }
+    }
+    ring_sys::completions = 0;
+}
+
+NETIO_RING_CASE("frees a listener's port behind stop_accept though cancels miss (P12, P13)") {
+    ring_rig rig;
+    ring_door door(rig);
+    rig.quiet();
+    ring_sys::misses = 7;
+    rig.backend.stop_accept(door.who);
+    CHECK(ring_sys::misses == 0);
+    REQUIRE(rig.backend.start_accept(door.handle.handle, who_of(0, 2)));
+    rig.backend.stop_accept(who_of(0, 2));
+    ring_backend::close_handle(door.handle.handle, false);
+    door.handle = ring_backend::listen({netio::loopback_ipv4(door.port), {}}, {});
+    CHECK(door.handle);
+    door.who = who_of(0, 3);
+    REQUIRE(rig.backend.start_accept(door.handle.handle, door.who));
+    ring_client client = door.connect(who_of(0));
+    rig.close(who_of(0));
+    rig.quiet();
+}
+
+NETIO_RING_CASE("closes with everything outstanding, and the kernel keeps nothing (P3, P12)") {
+    for (const bool by_hand : {false, true}) {
+        CAPTURE(by_hand);
+        ring_rig rig;
+        ring_door door(rig);
+        const netio::os_handle letters =
+            ring_backend::open_datagram(netio::loopback_ipv4(0), {});
+        ring_waiting waiting(rig, door);
+        REQUIRE(rig.backend.start_receive_from(letters.handle, who_of(0)));
+        rig.wait(0);
+        rig.backend.start_send_to(letters.handle, who_of(0), netio::as_bytes("on its way"),
+                                  netio::loopback_ipv4(1));
+        waiting.clients[0].send(std::string(3'000, 'x'));
+        ring_client late(door.port);
+        for (std::uint32_t index = 0; by_hand && index < 4; ++index) {
+            rig.backend.start_close(who_of(index), index % 2 == 0);
+        }
+        rig.backend.close();
+        door.accepting = false;
+        CHECK(rig.pool.in_use(netio::side::input) == 0);
+        CHECK(waiting.clients[1].receive(1).empty());
+        ring_backend::close_handle(door.handle.handle, false);
+        door.handle = ring_backend::listen({netio::loopback_ipv4(0), {}}, {});
+        const std::string told = late.receive(1);
+        CHECK((told.empty() || told == "!" + std::to_string(ECONNRESET)));
+        ring_backend::close_handle(letters.handle, false);
+        CHECK(rig.seen.empty());
+    }
+}
+
+NETIO_RING_CASE("starts more between two waits than its queue of submissions holds (P2, P5)") {
+    ring_rig rig;
+    ring_door door(rig);
+    constexpr std::uint32_t count = 290;
+    std::vector<ring_client> clients;
+    for (std::uint32_t index = 0; index < count; ++index) {
+        clients.push_back(door.connect(who_of(index)));
+    }
+    rig.quiet();
+    const netio::bytes halves[] = {netio::as_bytes("he"), netio::as_bytes("llo")};
+    for (std::uint32_t index = 0; index < count; ++index) {
+        rig.receive(who_of(index));
+        rig.backend.start_send(who_of(index), halves);
+    }
+    for (std::uint32_t index = 0; index < count; ++index) {
+        CHECK(rig.until(event_kind::sent).byte_count == 5);
+    }
+    for (std::uint32_t index = 0; index < count; ++index) {
+        CHECK(clients[index].receive(5) == "hello");
+        clients[index].send("x");
+        CHECK(rig.text_of(rig.until(event_kind::received)) == "x");
+    }
+    for (std::uint32_t index = 0; index < count; ++index) {
+        rig.backend.start_close(who_of(index), index % 2 == 0);
+    }
+    for (std::uint32_t index = 0; index < count; ++index) {
+        rig.until(event_kind::closed);
+    }
+    rig.quiet();
+}
+
+namespace {
+
+/// In a child without a descriptor left, and a client that waits. 0 if all is as promised.
+int ring_out_of_descriptors() {
+    const rlimit bound{64, 64};  // the kernel notes it when an accept is started
+    if (::setrlimit(RLIMIT_NOFILE, &bound) != 0) {
+        return 1;
+    }
+    ring_rig rig;
+    ring_door door(rig);
+    rig.quiet();
+    ring_client clients[2] = {ring_client(door.port), ring_client(door.port)};
+    std::vector<int> fill;
+    for (int made = ::dup(2); made >= 0; made = ::dup(2)) {
+        fill.push_back(made);
+    }
+    const event failed = rig.until(event_kind::failed);
+    if (failed.op != operation::accept || failed.why != netio::error::descriptors_empty) {
+        return 2;
+    }
+    if (rig.wait(20'000'000) != 0) {
+        return 3;  // it is off
+    }
+    // One of the two was closed by way of the spare descriptor.
+    if (!clients[0].receive(1).empty()) {
+        return 4;
+    }
+    for (const int each : fill) {
+        ::close(each);
+    }
+    if (!rig.backend.start_accept(door.handle.handle, door.who)) {
+        return 5;
+    }
+    ring_backend::close_handle(rig.until(event_kind::accepted).handle, false);
+    return 0;
+}
+
+/// Threads of this process, those of the kernel that work for it among them.
+std::size_t ring_threads() {
+    std::size_t count = 0;
+    DIR* const folder = ::opendir("/proc/self/task");
+    while (folder != nullptr && ::readdir(folder) != nullptr) {
+        ++count;
+    }
+    ::closedir(folder);
+    return count;
+}
+
+}  // namespace
+
+NETIO_RING_CASE("fails an accept without descriptors, and no client is left hanging (P13)") {
+    CHECK(readiness_in_child(ring_out_of_descriptors) == 0);
+}
+
+NETIO_RING_CASE("waits for room for a peer that has ended its stream, without a thread (P10)") {
+    const std::string text(300'000, 'a');
+    const netio::bytes slices[] = {netio::as_bytes(text), netio::as_bytes(text)};
+    for (const std::size_t slice_count : {1u, 2u}) {
+        for (const bool ended_before : {true, false}) {
+            CAPTURE(slice_count);
+            CAPTURE(ended_before);
+            ring_rig rig;
+            ring_door door(rig);
+            ring_client client = door.connect(who_of(0));
+            if (ended_before) {
+                client.finish();
+            }
+            ring_fill(rig, std::span(slices).first(slice_count), false);
+            client.finish();
+            const std::size_t threads = ring_threads();
+            rig.quiet();
+            CHECK(ring_threads() == threads);
+            ring_sys::reset();
+            rig.wait(5'000'000);
+            CHECK(ring_sys::pushed[netio::detail::uring::op_poll_add] == 0);  // it does not spin
+            ring_sys::misses = 1;  // the end of that wait is asked for twice
+            std::size_t sent = 0;
+            while (sent == 0) {
+                REQUIRE(client.receive(100'000).size() == 100'000);
+                rig.wait(20'000'000);
+                for (const event& each : rig.seen) {
+                    REQUIRE(each.kind == event_kind::sent);
+                    sent += each.byte_count;
+                }
+            }
+            rig.seen.clear();
+            rig.close(who_of(0), true);
+        }
+    }
+}
+
+NETIO_RING_CASE("tells nothing of a quiet send before the kernel has it (P2, P10)") {
+    for (const bool moves : {false, true}) {
+        CAPTURE(moves);
+        ring_rig rig;
+        ring_door door(rig);
+        std::vector<ring_client> clients = ring_clients(rig, door, 40);
+        const token last = who_of(39);
+        const std::string text(8'000'000, 'a');
+        const netio::bytes few = netio::as_bytes("few"), much = netio::as_bytes(text);
+        rig.backend.stop_receive(last);
+        CHECK(rig.until(event_kind::received).disarmed);
+        for (std::uint32_t index = 0; index < 40; ++index) {
+            rig.backend.send_quietly(who_of(index), {index == 39 ? &much : &few, 1});
+        }
+        rig.wait(0, 4);  // tells of the part that went, and of few others
+        std::size_t part = 0;
+        for (const event& each : rig.seen) {
+            part += each.who == last ? each.byte_count : 0;
+        }
+        REQUIRE(part != 0);
+        token again = last;
+        if (moves) {
+            again = who_of(39, 2);
+            REQUIRE(rig.backend.attach(rig.backend.release(last), again));
+        }
+        rig.seen.clear();
+        rig.backend.send_quietly(again, {&much, 1});
+        for (int turns = 0; turns < 40; ++turns) {
+            rig.wait(0, 4);
+        }
+        for (const event& each : rig.seen) {
+            CHECK(each.who.index() != 39);
+        }
+        rig.seen.clear();
+        CHECK(clients[39].receive(part).size() == part);
+        CHECK(rig.until(event_kind::sent).who == again);
+        rig.close(again, true);
+        for (std::uint32_t index = 0; index < 39; ++index) {
+            rig.close(who_of(index));
+        }
+    }
 }
 
 #endif
