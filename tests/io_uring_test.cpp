@@ -79,7 +79,7 @@ struct ring_counting_sys : netio::io_uring_sys {
         for (int& each : pushed) {
             each = 0;
         }
-        multishots = timed_waits = misses = 0;
+        multishots = timed_waits = misses = overflows = 0;
         least_most = batch_us_most = 0;
     }
     static int of(ring_call which) { return counts[static_cast<int>(which)]; }
@@ -747,6 +747,31 @@ NETIO_RING_CASE("loses nothing where the ring overflows with completions (P2)") 
     ring_sys::completions = 0;
 }
 
+NETIO_RING_CASE("tells of parts of quiet sends though their completions find no room (P2, P10)") {
+    ring_sys::completions = 4;
+    {
+        ring_rig rig;
+        ring_door door(rig);
+        std::vector<ring_client> clients = ring_clients(rig, door, 12);
+        const std::string text(8'000'000, 'a');
+        const netio::bytes much = netio::as_bytes(text);
+        for (std::uint32_t index = 0; index < 12; ++index) {
+            rig.backend.send_quietly(who_of(index), {&much, 1});
+        }
+        for (std::uint32_t count = 0; count < 12; ++count) {
+            const event sent = rig.until(event_kind::sent);
+            CHECK(sent.byte_count < text.size());
+            const std::string got = clients[sent.who.index()].receive(sent.byte_count);
+            CHECK(got.size() == sent.byte_count);
+        }
+        CHECK(ring_sys::overflows != 0);
+        for (std::uint32_t index = 0; index < 12; ++index) {
+            rig.close(who_of(index), true);
+        }
+    }
+    ring_sys::completions = 0;
+}
+
 namespace {
 
 /// Sends to a client that reads nothing, until one waits for room; what was told of them.
@@ -1276,8 +1301,13 @@ NETIO_RING_CASE("starts more between two waits than its queue of submissions hol
         clients.push_back(door.connect(who_of(index)));
     }
     rig.quiet();
-    const netio::bytes halves[] = {netio::as_bytes("he"), netio::as_bytes("llo")};
+    std::vector<std::string> texts;
     for (std::uint32_t index = 0; index < count; ++index) {
+        texts.push_back(std::to_string(10'000 + index));
+    }
+    for (std::uint32_t index = 0; index < count; ++index) {
+        const netio::bytes all = netio::as_bytes(texts[index]);
+        const netio::bytes halves[] = {all.first(2), all.subspan(2)};
         rig.receive(who_of(index));
         rig.backend.start_send(who_of(index), halves);
     }
@@ -1285,7 +1315,7 @@ NETIO_RING_CASE("starts more between two waits than its queue of submissions hol
         CHECK(rig.until(event_kind::sent).byte_count == 5);
     }
     for (std::uint32_t index = 0; index < count; ++index) {
-        CHECK(clients[index].receive(5) == "hello");
+        CHECK(clients[index].receive(5) == texts[index]);
         clients[index].send("x");
         CHECK(rig.text_of(rig.until(event_kind::received)) == "x");
     }
