@@ -13,8 +13,8 @@ import tap
 
 NAMES = ("gateway", "proxy_echo", "chat", "own_loop", "own_backend", "udp_echo")
 FLAGS = {
-    "gateway": "--listen --to --proxy-in --trusted --proxy-out --connections --workers --buffers "
-               "--idle-ms --write-ms --memory --drain-ms",
+    "gateway": "--listen --to --proxy-in --trusted --proxy-out --backend --connections --workers "
+               "--buffers --idle-ms --write-ms --memory --drain-ms",
     "proxy_echo": "--listen --trusted --versions --memory --drain-ms",
     "chat": "--listen --workers --connections --memory --drain-ms",
     "own_loop": "--listen --tick-ms --memory --drain-ms",
