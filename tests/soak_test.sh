@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Real connections with random endings: as it ships with a bound on the stack, under address and
 # undefined sanitizers, and under the thread sanitizer with four workers. NETIO_LONG=1: 200,000.
-# And 20,000 on kqueue over its double. Then backends alone under random operations of the contract:
-# with the address sanitizer, and with NETIO_LONG=1 10,000,000 of io_uring as it ships. NETIO_SEED=N
-# makes them other ones than usual.
+# And on kqueue over its double (NETIO_LONG=1: 20,000). Then backends alone under random operations
+# of the contract: with the address sanitizer, and with NETIO_LONG=1 10,000,000 of io_uring as it
+# ships. NETIO_SEED=N makes them other ones than usual.
 set -u
 source=tests/soak/soak.cpp
 plain=(-std=c++20 -I. -pthread)
 if [ "${NETIO_LONG:-0}" = 1 ]; then
-    connections=200000 threaded=40000
+    connections=200000 threaded=40000 doubled=20000 operations=100000
 else
-    connections=4000 threaded=2000
+    connections=4000 threaded=2000 doubled=4000 operations=50000
 fi
 
 # soak NAME CONNECTIONS WORKERS COMPILER FLAGS...: builds and runs one form.
@@ -34,7 +34,7 @@ NETIO_STACK_MAX=16384 soak plain "$connections" 4 g++ -O2
 soak address "$connections" 2 clang++ -O1 -g -fsanitize=address,undefined \
     -fno-sanitize-recover=undefined
 soak thread "$threaded" 4 clang++ -O1 -g -fsanitize=thread
-NETIO_STACK_MAX=16384 soak kqueue 20000 4 g++ -O2 -Itests/kqueue_double -DNETIO_USE_KQUEUE=1 \
+NETIO_STACK_MAX=16384 soak kqueue "$doubled" 4 g++ -O2 -Itests/kqueue_double -DNETIO_USE_KQUEUE=1 \
     '-DNETIO_BACKEND_HEADER="tests/kqueue_default.hpp"'
 
 # operations PROGRAM COUNT ROUND BACKEND...: runs each of the backends alone.
@@ -64,7 +64,7 @@ backends() {
 
 backends backends_address clang++ -O1 -g -fsanitize=address,undefined \
     -fno-sanitize-recover=undefined &&
-    operations backends_address 100000 20000 io_uring io_uring_tight epoll poll
+    operations backends_address "$operations" 10000 io_uring io_uring_tight epoll poll
 if [ "${NETIO_LONG:-0}" = 1 ] && backends backends_plain g++ -O2; then
     operations backends_plain 10000000 100000 io_uring
     operations backends_plain 1000000 100000 io_uring_tight epoll poll
