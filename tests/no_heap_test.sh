@@ -64,13 +64,17 @@ END
 }
 
 shopt -s nullglob
+shipped=tests/no_heap/server_epoll.cpp
 planted
 for compiler in g++ clang++; do
     for source in examples/*.cpp; do
         object_of "$source" "$compiler"
     done
     for source in tests/no_heap/*.cpp; do
-        if [ "$source" != tests/no_heap/trap.cpp ]; then
+        # Under the trap every backend runs as g++ builds it; at length, as clang++ does, too.
+        if [ "$source" != tests/no_heap/trap.cpp ] &&
+            { [ "$compiler" = g++ ] || [ "$source" = "$shipped" ] || [ "${NETIO_LONG:-0}" = 1 ]; }
+        then
             scenario_of "$source" "$compiler"
         fi
     done
