@@ -26,6 +26,9 @@ object_of() {
     else
         echo "not ok no_heap: $name asks for no allocation: it asks for $found"
     fi
+    if [ "$compiler" != g++ ] && [ "${NETIO_LONG:-0}" != 1 ]; then
+        return  # clang++'s objects are linked at length
+    fi
     if "$compiler" "${plain[@]}" "${bare[@]}" -c "$source" -o "$object.bare.o" \
         >"$object.log" 2>&1 && gcc "$object.bare.o" -o "$object.by_gcc" >>"$object.log" 2>&1; then
         echo "ok no_heap: $name links with plain gcc"
