@@ -4991,7 +4991,7 @@ inline constexpr std::uint32_t spin_us_max = 1'000'000;
 /// * `{.batch_us = 0}` is latency first: the first event ends every wait.
 /// * `{.batch_us = 0, .spin_us = 50}` spins: the lowest latency, for a CPU of its own while busy.
 ///
-/// What each costs is measured in docs/performance.md.
+/// `bench/run peers` measures what each costs.
 struct wait_options {
     /// While messages come several at a time, a wait lasts so long for more of them, microseconds,
     /// at most 10,000; a wake by `stop` or a post waits as long. On io_uring only, with Linux 6.12
@@ -6650,6 +6650,9 @@ NETIO_END
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
+#if NETIO_HAS_EPOLL || NETIO_HAS_IO_URING
+#include <sys/eventfd.h>
+#endif
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -6878,6 +6881,17 @@ struct posix_sys : detail::posix_options {
                static_cast<std::uint64_t>(now.tv_nsec);
     }
 };
+
+#if NETIO_HAS_EPOLL || NETIO_HAS_IO_URING
+/// And those of Linux by which a worker is woken.
+struct eventfd_sys : posix_sys {
+    static int open_wake() noexcept { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }
+    static ssize_t write_wake(int to) noexcept {
+        const std::uint64_t one = 1;
+        return ::write(to, &one, sizeof(one));
+    }
+};
+#endif
 
 namespace detail {
 
@@ -7534,11 +7548,17 @@ NETIO_END
 // ==== platform/waiting.hpp ========================================================================
 // floor 5 · what the wait of each backend needs: events, blocks in lines, sleep, wake
 
+#include <cerrno>
 #include <climits>
 
 NETIO_BEGIN
 
 namespace detail {
+
+/// Where the next part of a backend's memory may begin.
+constexpr std::size_t aligned(std::size_t at) noexcept {
+    return (at + 63) / 64 * 64;
+}
 
 /// The events of one wait.
 class event_writer {
@@ -7615,6 +7635,16 @@ public:
         }
     }
 
+    /// The same by a write to a descriptor. `errno` stays: the caller may be a signal handler.
+    template <class Sys>
+    void wake_by_writing(int to) noexcept {
+        wake([to] {
+            const int kept = errno;
+            Sys::write_wake(to);
+            errno = kept;
+        });
+    }
+
     /// From here on a wake must be written; false if one came before.
     bool announce_sleep() noexcept { return (word_.fetch_or(asleep_bit) & woken_bit) == 0; }
 
@@ -7665,6 +7695,7 @@ public:
     void clear() noexcept { due_ns_ = 0; }
 
 private:
+    /// A wait may be late by what a time-out in milliseconds would be late by.
     static constexpr std::uint64_t slack_ns = 1'000'000;
     static constexpr std::uint64_t most_ns = std::uint64_t{1} << 60;  // 31 bits of seconds
 
@@ -7691,6 +7722,11 @@ protected:
     // Flags of all blocks; those of a backend's own are others.
     static constexpr std::uint32_t in_run_list = 1u << 22;
     static constexpr std::uint32_t starved = 1u << 23;
+
+    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
+        NETIO_ASSERT(who.index() < count);
+        return who.index();
+    }
 
     std::uint32_t& flags_of(std::uint32_t id) noexcept {
         const std::uint32_t index = (id & id_index) - 1;
@@ -7806,14 +7842,13 @@ NETIO_END
 #if NETIO_HAS_EPOLL
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 
 NETIO_BEGIN
 
 /// The system calls of the epoll backend. Tests put their own in place of it to count calls and to
 /// let the n-th one fail.
-struct linux_sys : posix_sys {
+struct linux_sys : eventfd_sys {
     static int epoll_create() noexcept { return ::epoll_create1(EPOLL_CLOEXEC); }
     static int epoll_ctl(int in, int change, int what, epoll_event* wanted) noexcept {
         return ::epoll_ctl(in, change, what, wanted);
@@ -7829,11 +7864,6 @@ struct linux_sys : posix_sys {
         wanted.it_value.tv_sec = static_cast<time_t>(at_ns / 1'000'000'000);
         wanted.it_value.tv_nsec = static_cast<long>(at_ns % 1'000'000'000);
         return ::timerfd_settime(which, TFD_TIMER_ABSTIME, &wanted, nullptr);
-    }
-    static int open_wake() noexcept { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }
-    static ssize_t write_wake(int to) noexcept {
-        const std::uint64_t one = 1;
-        return ::write(to, &one, sizeof(one));
     }
 };
 
@@ -8239,11 +8269,7 @@ public:
     }
 
     void wake() noexcept {
-        wake_word_.wake([this] {
-            const int kept = errno;  // the caller may be a signal handler
-            Sys::write_wake(wake_);
-            errno = kept;
-        });
+        wake_word_.wake_by_writing<Sys>(wake_);
     }
 
     socket_handle wait_handle() noexcept {
@@ -8285,7 +8311,6 @@ private:
         EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI;
     static constexpr std::uint32_t watched = EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET;
 
-    /// A wait may be late by what a time-out in milliseconds would be late by.
     static constexpr token timer_token = token::of(1, 0, operation::wake);
 
     static constexpr std::uint32_t accepts_max = 64;
@@ -8300,22 +8325,21 @@ private:
         std::size_t end = 0;
         std::uint32_t ready_max = 0;
 
-        static constexpr std::size_t aligned(std::size_t at) noexcept {
-            return (at + 63) / 64 * 64;
-        }
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
             // No more can be ready than there is, and 256 make the call itself cheap enough.
             const std::uint64_t all = std::uint64_t{sizes.connections} + sizes.listeners +
                                       sizes.datagram_sockets + 2;
             out.ready_max = all < 256 ? static_cast<std::uint32_t>(all) : 256;
-            out.connections = aligned(out.ready_max * sizeof(epoll_event));
-            out.listeners = aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = aligned(out.datagram_sockets +
-                                         sizes.datagram_sockets * sizeof(datagram_socket));
+            out.connections = detail::aligned(out.ready_max * sizeof(epoll_event));
+            out.listeners =
+                detail::aligned(out.connections + sizes.connections * sizeof(connection));
+            out.datagram_sockets =
+                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
+            out.datagram_sends = detail::aligned(
+                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
             out.end =
-                aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
             return out;
         }
     };
@@ -8347,10 +8371,6 @@ private:
 
     static token plain(token who) noexcept { return token::of(who.index(), who.generation()); }
 
-    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
-        NETIO_ASSERT(who.index() < count);
-        return who.index();
-    }
     connection& connection_of(token who) noexcept {
         connection& at = connections_[checked(who, sizes_.connections)];
         NETIO_ASSERT(at.generation == who.generation());
@@ -8886,7 +8906,6 @@ NETIO_END
 
 #if NETIO_HAS_IO_URING
 
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 
 NETIO_BEGIN
@@ -9024,7 +9043,7 @@ static_assert(sizeof(wait_argument) == 24);
 
 /// The system calls of the io_uring backend. Tests put their own in place of it to count calls and
 /// to let the n-th one fail. What the ring itself does is no call of these.
-struct io_uring_sys : posix_sys {
+struct io_uring_sys : eventfd_sys {
     static int ring_setup(std::uint32_t entries, detail::uring::parameters& how) noexcept {
         return static_cast<int>(::syscall(detail::uring::setup_call, entries, &how));
     }
@@ -9046,11 +9065,6 @@ struct io_uring_sys : posix_sys {
     }
     static void ring_unmap(std::byte* at, std::size_t byte_count) noexcept {
         ::munmap(at, byte_count);
-    }
-    static int open_wake() noexcept { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }
-    static ssize_t write_wake(int to) noexcept {
-        const std::uint64_t one = 1;
-        return ::write(to, &one, sizeof(one));
     }
 };
 
@@ -9765,11 +9779,7 @@ public:
     }
 
     void wake() noexcept {
-        wake_word_.wake([this] {
-            const int kept = errno;  // the caller may be a signal handler
-            Sys::write_wake(wake_);
-            errno = kept;
-        });
+        wake_word_.wake_by_writing<Sys>(wake_);
     }
 
     socket_handle wait_handle() noexcept {
@@ -9793,18 +9803,18 @@ private:
     static constexpr std::uint32_t receive_over = 1u << 9;  // ended or failed was given
     static constexpr std::uint32_t stopping = 1u << 10;
     static constexpr std::uint32_t sending = 1u << 11;
-    static constexpr std::uint32_t send_over = 1u << 12;         // end_send was called
-    static constexpr std::uint32_t close_sent = 1u << 13;        // the descriptor is the kernel's
+    static constexpr std::uint32_t send_over = 1u << 12;   // end_send was called
+    static constexpr std::uint32_t close_sent = 1u << 13;  // the descriptor is the kernel's
+    static constexpr std::uint32_t quiet = 1u << 16;       // no completion means sent
+    static constexpr std::uint32_t many = 1u << 17;        // its receive was a multishot one
+    static constexpr std::uint32_t bulky = 1u << 18;       // what came last was large
+    static constexpr std::uint32_t due = 1u << 19;         // counted in due_count_
+    static constexpr std::uint32_t polling = 1u << 20;     // its send waits for room
+    static constexpr std::uint32_t room_found = 1u << 21;  // and that wait is to end
+    static constexpr std::uint32_t one_shot = 1u << 24;    // a multishot receive was refused
     // Results that the next wait will give.
     static constexpr std::uint32_t result_connected = 1u << 14;
     static constexpr std::uint32_t result_disarmed = 1u << 15;
-    static constexpr std::uint32_t quiet = 1u << 16;     // no completion means sent
-    static constexpr std::uint32_t many = 1u << 17;      // its receive was a multishot one
-    static constexpr std::uint32_t bulky = 1u << 18;     // what came last was large
-    static constexpr std::uint32_t due = 1u << 19;       // counted in due_count_
-    static constexpr std::uint32_t polling = 1u << 20;   // its send waits for room
-    static constexpr std::uint32_t room_found = 1u << 21;  // and that wait is to end
-    static constexpr std::uint32_t one_shot = 1u << 24;  // its first multishot receive was refused
 
     static constexpr std::uint32_t accepts_armed = detail::uring_accepts_armed;
     static constexpr std::uint32_t submissions_max = 256;
@@ -9827,19 +9837,18 @@ private:
         std::size_t datagram_sends = 0;
         std::size_t end = 0;
 
-        static constexpr std::size_t aligned(std::size_t at) noexcept {
-            return (at + 63) / 64 * 64;
-        }
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
             out.scratches = detail::uring_lending::memory_bytes;
-            out.connections = aligned(out.scratches + submissions_max * sizeof(scratch));
-            out.listeners = aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = aligned(out.datagram_sockets +
-                                         sizes.datagram_sockets * sizeof(datagram_socket));
+            out.connections = detail::aligned(out.scratches + submissions_max * sizeof(scratch));
+            out.listeners =
+                detail::aligned(out.connections + sizes.connections * sizeof(connection));
+            out.datagram_sockets =
+                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
+            out.datagram_sends = detail::aligned(
+                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
             out.end =
-                aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
             return out;
         }
     };
@@ -9855,8 +9864,9 @@ private:
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         empty_lines();
         outstanding_count_ = selecting_count_ = looked_at_ = settled_count_ = due_count_ = 0;
-        listening_count_ = 0;
+        listening_count_ = messages_seen_ = bytes_seen_ = batch_us_ = 0;
         accepts_ = {};
+        multishot_ = true;
         foreign_ = connects_pushed_ = skipped_ = quiet_timer_stands_ = false;
         standing_.clear();
     }
@@ -9915,10 +9925,6 @@ private:
 
     // ---- blocks
 
-    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
-        NETIO_ASSERT(who.index() < count);
-        return who.index();
-    }
     connection& connection_of(token who) noexcept {
         connection& at = connections_[checked(who, sizes_.connections)];
         NETIO_ASSERT(at.generation == who.generation());
@@ -10014,11 +10020,12 @@ private:
     /// and they stay lent until the next time.
     void look_at_new() noexcept {
         for (const std::uint32_t end = ring_.completion_tail(); looked_at_ != end; ++looked_at_) {
-            lending_.note(ring_.at(looked_at_));
-            const token who{ring_.at(looked_at_).user_data};
-            if (who.op() == operation::receive && ring_.at(looked_at_).result > 0) {
+            const completion& what = ring_.at(looked_at_);
+            const token who{what.user_data};
+            lending_.note(what);
+            if (who.op() == operation::receive && what.result > 0) {
                 ++messages_seen_;
-                bytes_seen_ += static_cast<std::uint32_t>(ring_.at(looked_at_).result);
+                bytes_seen_ += static_cast<std::uint32_t>(what.result);
             }
             note_failed_send(who);
         }
@@ -10264,9 +10271,10 @@ private:
             pool_->give(buffer, side::input, dirty_bytes);
         }
     }
-    void choose_buffer(submission& out) noexcept {
+    /// `how`: `poll_first` or `receive_multishot`.
+    void choose_buffer(submission& out, std::uint16_t how) noexcept {
         out.flags = detail::uring::flag_buffer_select;
-        out.priority = detail::uring::poll_first;
+        out.priority = how;
         out.buffer_group = detail::uring_lending::group;
         ++selecting_count_;
     }
@@ -10455,15 +10463,12 @@ private:
         } else if (multishot_ && (at.flags & (bulky | one_shot)) == 0 && !rare_buffers()) {
             // Until `total` bytes came: one buffer full, so a flooding peer has no more than that
             // before everybody else was looked at.
-            out.flags = detail::uring::flag_buffer_select;
-            out.priority = detail::uring::receive_multishot;
-            out.buffer_group = detail::uring_lending::group;
+            choose_buffer(out, detail::uring::receive_multishot);
             out.count = pool_->buffer_bytes();
             out.total = at.receive_count < out.count ? at.receive_count : out.count;
             at.flags |= many;
-            ++selecting_count_;
         } else {
-            choose_buffer(out);
+            choose_buffer(out, detail::uring::poll_first);
             out.count = pool_->buffer_bytes();
         }
     }
@@ -10653,24 +10658,24 @@ private:
         }
         const std::uint32_t wanted = accepts_wanted();
         for (std::uint32_t place = 0; place < accepts_armed && armed != wanted; ++place) {
-            if (armed < wanted && !at.accepts[place].outstanding) {
+            const detail::uring_accept& each = at.accepts[place];
+            if (armed < wanted && !each.outstanding) {
                 arm_accept(index, place);
                 ++armed;
-            } else if (armed > wanted && at.accepts[place].outstanding) {
-                armed -= end_accept(index, place) ? 1 : 0;
+            } else if (armed > wanted && each.outstanding && !each.ending) {
+                end_accept(index, place);
+                --armed;
             }
         }
     }
 
-    /// True if that was not asked for before.
-    bool end_accept(std::uint32_t index, std::uint32_t place) noexcept {
-        detail::uring_accept& mine = listeners_[index].accepts[place];
-        if (!mine.outstanding || mine.ending) {
-            return false;
-        }
-        mine.ending = true;
-        cancel(token::of(index * accepts_armed + place, mine.generation, operation::accept));
-        return true;
+    token accept_token(std::uint32_t index, std::uint32_t place) const noexcept {
+        return token::of(index * accepts_armed + place,
+                         listeners_[index].accepts[place].generation, operation::accept);
+    }
+    void end_accept(std::uint32_t index, std::uint32_t place) noexcept {
+        listeners_[index].accepts[place].ending = true;
+        cancel(accept_token(index, place));
     }
 
     void arm_accept(std::uint32_t index, std::uint32_t place) noexcept {
@@ -10679,9 +10684,8 @@ private:
         mine.generation = at.generation;
         mine.outstanding = true;
         mine.peer_bytes = sizeof(mine.peer);
-        submission& out = start(
-            detail::uring::op_accept, at.descriptor,
-            token::of(index * accepts_armed + place, at.generation, operation::accept));
+        submission& out =
+            start(detail::uring::op_accept, at.descriptor, accept_token(index, place));
         out.address = detail::address_of(&mine.peer);
         out.second_address = detail::address_of(&mine.peer_bytes);
         out.operation_flags = SOCK_NONBLOCK | SOCK_CLOEXEC;
@@ -10702,15 +10706,11 @@ private:
     /// False if the kernel has no accept of this listener any more, or keeps completions back, so
     /// that nobody knows.
     bool cancel_accepts(std::uint32_t index) noexcept {
-        listener& at = listeners_[index];
         bool any = false;
         for (std::uint32_t place = 0; place < accepts_armed; ++place) {
-            detail::uring_accept& each = at.accepts[place];
-            const token who =
-                token::of(index * accepts_armed + place, each.generation, operation::accept);
-            if (each.outstanding && !ring_.has(who.bits)) {
-                each.ending = true;
-                cancel(who);
+            if (listeners_[index].accepts[place].outstanding &&
+                !ring_.has(accept_token(index, place).bits)) {
+                end_accept(index, place);
                 any = true;
             }
         }
@@ -10770,7 +10770,7 @@ private:
             at.piece.iov_base = pool_->data(at.buffer - 1);
             out.operation_flags = MSG_DONTWAIT;
         } else {
-            choose_buffer(out);
+            choose_buffer(out, detail::uring::poll_first);
         }
     }
 
@@ -10856,21 +10856,21 @@ private:
     std::uint32_t outstanding_count_ = 0;  // completions to come, without those of cancels
     std::uint32_t selecting_count_ = 0;    // receives in the kernel that will need a buffer lent
     std::uint32_t looked_at_ = 0;          // completions so far that `look_at_new` has seen
-    int wake_ = 0;
-    bool open_ = false;
     std::uint32_t messages_seen_ = 0;      // by the last enter call
     std::uint32_t bytes_seen_ = 0;         // theirs
     std::uint32_t batch_us_ = 0;           // how long a batch is waited for; 0: not at all
-    bool waiting_ = false;
-    bool multishot_ = true;  // until a kernel refuses it
-    bool foreign_ = false;  // another loop waits on our handle
-    bool skipped_ = false;  // the last wait did without the kernel
-    bool quiet_timer_stands_ = false;
+    std::uint32_t settled_count_ = 0;  // the first of the run list: nothing of theirs is to come
+    std::uint32_t due_count_ = 0;      // in the run list, and no wait sleeps before them
     detail::standing_timer standing_;
     detail::uring::time_span timer_due_{};  // read by the kernel when it takes the submission
     mutable std::uint64_t seen_ns_ = 0;     // the clock when it was last asked for
-    std::uint32_t settled_count_ = 0;  // the first of the run list: nothing of theirs is to come
-    std::uint32_t due_count_ = 0;      // in the run list, and no wait sleeps before them
+    int wake_ = 0;
+    bool open_ = false;
+    bool waiting_ = false;
+    bool multishot_ = true;        // until a kernel refuses it
+    bool foreign_ = false;         // another loop waits on our handle
+    bool skipped_ = false;         // the last wait did without the kernel
+    bool quiet_timer_stands_ = false;
     bool connects_pushed_ = false;  // their addresses are still to be forgotten
     detail::spare_descriptor<Sys> spare_;
     detail::wake_word wake_word_;
@@ -11335,9 +11335,6 @@ private:
         std::size_t end = 0;
         std::uint32_t ready_max = 0;
 
-        static constexpr std::size_t aligned(std::size_t at) noexcept {
-            return (at + 63) / 64 * 64;
-        }
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
             // A connection has two filters at most, and 256 make the call itself cheap enough. As
@@ -11345,14 +11342,16 @@ private:
             const std::uint64_t all = std::uint64_t{sizes.connections} * 2 + sizes.listeners +
                                       sizes.datagram_sockets * std::uint64_t{2} + 2;
             out.ready_max = all < 256 ? static_cast<std::uint32_t>(all) : 256;
-            out.changes = aligned(out.ready_max * sizeof(kernel_event));
-            out.connections = aligned(out.changes + out.ready_max * sizeof(kernel_event));
-            out.listeners = aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = aligned(out.datagram_sockets +
-                                         sizes.datagram_sockets * sizeof(datagram_socket));
+            out.changes = detail::aligned(out.ready_max * sizeof(kernel_event));
+            out.connections = detail::aligned(out.changes + out.ready_max * sizeof(kernel_event));
+            out.listeners =
+                detail::aligned(out.connections + sizes.connections * sizeof(connection));
+            out.datagram_sockets =
+                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
+            out.datagram_sends = detail::aligned(
+                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
             out.end =
-                aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
             return out;
         }
     };
@@ -11376,10 +11375,6 @@ private:
 
     static token plain(token who) noexcept { return token::of(who.index(), who.generation()); }
 
-    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
-        NETIO_ASSERT(who.index() < count);
-        return who.index();
-    }
     connection& connection_of(token who) noexcept {
         connection& at = connections_[checked(who, sizes_.connections)];
         NETIO_ASSERT(at.generation == who.generation());
@@ -12357,11 +12352,7 @@ public:
     }
 
     void wake() noexcept {
-        wake_word_.wake([this] {
-            const int kept = errno;  // the caller may be a signal handler
-            Sys::write_wake(wake_);
-            errno = kept;
-        });
+        wake_word_.wake_by_writing<Sys>(wake_);
     }
 
     /// None: a foreign loop has to call `wait` from time to time.
@@ -12408,18 +12399,15 @@ private:
         std::size_t peers_at = 0;
         std::size_t bytes = 0;
 
-        static constexpr std::size_t aligned(std::size_t at) noexcept {
-            return (at + 63) / 64 * 64;
-        }
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
             out.datagrams = out.listeners + sizes.listeners;
             out.sends = out.datagrams + sizes.datagram_sockets;
             out.connections = out.sends + sizes.datagram_sends;
             out.end = out.connections + sizes.connections;
-            out.entries_at = aligned(out.end * sizeof(pollfd));
-            out.peers_at = aligned(out.entries_at + out.end * sizeof(entry));
-            out.bytes = aligned(out.peers_at + sizes.datagram_sends * sizeof(endpoint));
+            out.entries_at = detail::aligned(out.end * sizeof(pollfd));
+            out.peers_at = detail::aligned(out.entries_at + out.end * sizeof(entry));
+            out.bytes = detail::aligned(out.peers_at + sizes.datagram_sends * sizeof(endpoint));
             return out;
         }
     };
@@ -14512,19 +14500,18 @@ private:
         std::size_t released = 0;
         std::size_t end = 0;
 
-        static constexpr std::size_t aligned(std::size_t at) noexcept {
-            return (at + 63) / 64 * 64;
-        }
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
-            out.connections = aligned(ready_room * sizeof(detail::windows::completion));
-            out.listeners = aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = aligned(out.datagram_sockets +
-                                         sizes.datagram_sockets * sizeof(datagram_socket));
+            out.connections = detail::aligned(ready_room * sizeof(detail::windows::completion));
+            out.listeners =
+                detail::aligned(out.connections + sizes.connections * sizeof(connection));
+            out.datagram_sockets =
+                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
+            out.datagram_sends = detail::aligned(
+                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
             out.released =
-                aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
-            out.end = aligned(out.released + sizes.connections * sizeof(socket_type));
+                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            out.end = detail::aligned(out.released + sizes.connections * sizeof(socket_type));
             return out;
         }
     };
@@ -14608,10 +14595,6 @@ private:
     }
     static std::uint32_t clipped(std::size_t count) noexcept {
         return count < INT_MAX ? static_cast<std::uint32_t>(count) : INT_MAX;
-    }
-    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
-        NETIO_ASSERT(who.index() < count);
-        return who.index();
     }
     connection& connection_of(token who) noexcept {
         connection& at = connections_[checked(who, sizes_.connections)];

@@ -8,14 +8,13 @@
 #if NETIO_HAS_EPOLL
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/timerfd.h>
 
 NETIO_BEGIN
 
 /// The system calls of the epoll backend. Tests put their own in place of it to count calls and to
 /// let the n-th one fail.
-struct linux_sys : posix_sys {
+struct linux_sys : eventfd_sys {
     static int epoll_create() noexcept { return ::epoll_create1(EPOLL_CLOEXEC); }
     static int epoll_ctl(int in, int change, int what, epoll_event* wanted) noexcept {
         return ::epoll_ctl(in, change, what, wanted);
@@ -31,11 +30,6 @@ struct linux_sys : posix_sys {
         wanted.it_value.tv_sec = static_cast<time_t>(at_ns / 1'000'000'000);
         wanted.it_value.tv_nsec = static_cast<long>(at_ns % 1'000'000'000);
         return ::timerfd_settime(which, TFD_TIMER_ABSTIME, &wanted, nullptr);
-    }
-    static int open_wake() noexcept { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }
-    static ssize_t write_wake(int to) noexcept {
-        const std::uint64_t one = 1;
-        return ::write(to, &one, sizeof(one));
     }
 };
 
@@ -441,11 +435,7 @@ public:
     }
 
     void wake() noexcept {
-        wake_word_.wake([this] {
-            const int kept = errno;  // the caller may be a signal handler
-            Sys::write_wake(wake_);
-            errno = kept;
-        });
+        wake_word_.wake_by_writing<Sys>(wake_);
     }
 
     socket_handle wait_handle() noexcept {
@@ -487,7 +477,6 @@ private:
         EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI;
     static constexpr std::uint32_t watched = EPOLLIN | EPOLLRDHUP | EPOLLPRI | EPOLLET;
 
-    /// A wait may be late by what a time-out in milliseconds would be late by.
     static constexpr token timer_token = token::of(1, 0, operation::wake);
 
     static constexpr std::uint32_t accepts_max = 64;
@@ -502,22 +491,21 @@ private:
         std::size_t end = 0;
         std::uint32_t ready_max = 0;
 
-        static constexpr std::size_t aligned(std::size_t at) noexcept {
-            return (at + 63) / 64 * 64;
-        }
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
             // No more can be ready than there is, and 256 make the call itself cheap enough.
             const std::uint64_t all = std::uint64_t{sizes.connections} + sizes.listeners +
                                       sizes.datagram_sockets + 2;
             out.ready_max = all < 256 ? static_cast<std::uint32_t>(all) : 256;
-            out.connections = aligned(out.ready_max * sizeof(epoll_event));
-            out.listeners = aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = aligned(out.datagram_sockets +
-                                         sizes.datagram_sockets * sizeof(datagram_socket));
+            out.connections = detail::aligned(out.ready_max * sizeof(epoll_event));
+            out.listeners =
+                detail::aligned(out.connections + sizes.connections * sizeof(connection));
+            out.datagram_sockets =
+                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
+            out.datagram_sends = detail::aligned(
+                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
             out.end =
-                aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
             return out;
         }
     };
@@ -549,10 +537,6 @@ private:
 
     static token plain(token who) noexcept { return token::of(who.index(), who.generation()); }
 
-    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
-        NETIO_ASSERT(who.index() < count);
-        return who.index();
-    }
     connection& connection_of(token who) noexcept {
         connection& at = connections_[checked(who, sizes_.connections)];
         NETIO_ASSERT(at.generation == who.generation());

@@ -7,7 +7,6 @@
 
 #if NETIO_HAS_IO_URING
 
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 
 NETIO_BEGIN
@@ -145,7 +144,7 @@ static_assert(sizeof(wait_argument) == 24);
 
 /// The system calls of the io_uring backend. Tests put their own in place of it to count calls and
 /// to let the n-th one fail. What the ring itself does is no call of these.
-struct io_uring_sys : posix_sys {
+struct io_uring_sys : eventfd_sys {
     static int ring_setup(std::uint32_t entries, detail::uring::parameters& how) noexcept {
         return static_cast<int>(::syscall(detail::uring::setup_call, entries, &how));
     }
@@ -167,11 +166,6 @@ struct io_uring_sys : posix_sys {
     }
     static void ring_unmap(std::byte* at, std::size_t byte_count) noexcept {
         ::munmap(at, byte_count);
-    }
-    static int open_wake() noexcept { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }
-    static ssize_t write_wake(int to) noexcept {
-        const std::uint64_t one = 1;
-        return ::write(to, &one, sizeof(one));
     }
 };
 
@@ -886,11 +880,7 @@ public:
     }
 
     void wake() noexcept {
-        wake_word_.wake([this] {
-            const int kept = errno;  // the caller may be a signal handler
-            Sys::write_wake(wake_);
-            errno = kept;
-        });
+        wake_word_.wake_by_writing<Sys>(wake_);
     }
 
     socket_handle wait_handle() noexcept {
@@ -914,18 +904,18 @@ private:
     static constexpr std::uint32_t receive_over = 1u << 9;  // ended or failed was given
     static constexpr std::uint32_t stopping = 1u << 10;
     static constexpr std::uint32_t sending = 1u << 11;
-    static constexpr std::uint32_t send_over = 1u << 12;         // end_send was called
-    static constexpr std::uint32_t close_sent = 1u << 13;        // the descriptor is the kernel's
+    static constexpr std::uint32_t send_over = 1u << 12;   // end_send was called
+    static constexpr std::uint32_t close_sent = 1u << 13;  // the descriptor is the kernel's
+    static constexpr std::uint32_t quiet = 1u << 16;       // no completion means sent
+    static constexpr std::uint32_t many = 1u << 17;        // its receive was a multishot one
+    static constexpr std::uint32_t bulky = 1u << 18;       // what came last was large
+    static constexpr std::uint32_t due = 1u << 19;         // counted in due_count_
+    static constexpr std::uint32_t polling = 1u << 20;     // its send waits for room
+    static constexpr std::uint32_t room_found = 1u << 21;  // and that wait is to end
+    static constexpr std::uint32_t one_shot = 1u << 24;    // a multishot receive was refused
     // Results that the next wait will give.
     static constexpr std::uint32_t result_connected = 1u << 14;
     static constexpr std::uint32_t result_disarmed = 1u << 15;
-    static constexpr std::uint32_t quiet = 1u << 16;     // no completion means sent
-    static constexpr std::uint32_t many = 1u << 17;      // its receive was a multishot one
-    static constexpr std::uint32_t bulky = 1u << 18;     // what came last was large
-    static constexpr std::uint32_t due = 1u << 19;       // counted in due_count_
-    static constexpr std::uint32_t polling = 1u << 20;   // its send waits for room
-    static constexpr std::uint32_t room_found = 1u << 21;  // and that wait is to end
-    static constexpr std::uint32_t one_shot = 1u << 24;  // its first multishot receive was refused
 
     static constexpr std::uint32_t accepts_armed = detail::uring_accepts_armed;
     static constexpr std::uint32_t submissions_max = 256;
@@ -948,19 +938,18 @@ private:
         std::size_t datagram_sends = 0;
         std::size_t end = 0;
 
-        static constexpr std::size_t aligned(std::size_t at) noexcept {
-            return (at + 63) / 64 * 64;
-        }
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
             out.scratches = detail::uring_lending::memory_bytes;
-            out.connections = aligned(out.scratches + submissions_max * sizeof(scratch));
-            out.listeners = aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = aligned(out.datagram_sockets +
-                                         sizes.datagram_sockets * sizeof(datagram_socket));
+            out.connections = detail::aligned(out.scratches + submissions_max * sizeof(scratch));
+            out.listeners =
+                detail::aligned(out.connections + sizes.connections * sizeof(connection));
+            out.datagram_sockets =
+                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
+            out.datagram_sends = detail::aligned(
+                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
             out.end =
-                aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
             return out;
         }
     };
@@ -976,8 +965,9 @@ private:
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         empty_lines();
         outstanding_count_ = selecting_count_ = looked_at_ = settled_count_ = due_count_ = 0;
-        listening_count_ = 0;
+        listening_count_ = messages_seen_ = bytes_seen_ = batch_us_ = 0;
         accepts_ = {};
+        multishot_ = true;
         foreign_ = connects_pushed_ = skipped_ = quiet_timer_stands_ = false;
         standing_.clear();
     }
@@ -1036,10 +1026,6 @@ private:
 
     // ---- blocks
 
-    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
-        NETIO_ASSERT(who.index() < count);
-        return who.index();
-    }
     connection& connection_of(token who) noexcept {
         connection& at = connections_[checked(who, sizes_.connections)];
         NETIO_ASSERT(at.generation == who.generation());
@@ -1135,11 +1121,12 @@ private:
     /// and they stay lent until the next time.
     void look_at_new() noexcept {
         for (const std::uint32_t end = ring_.completion_tail(); looked_at_ != end; ++looked_at_) {
-            lending_.note(ring_.at(looked_at_));
-            const token who{ring_.at(looked_at_).user_data};
-            if (who.op() == operation::receive && ring_.at(looked_at_).result > 0) {
+            const completion& what = ring_.at(looked_at_);
+            const token who{what.user_data};
+            lending_.note(what);
+            if (who.op() == operation::receive && what.result > 0) {
                 ++messages_seen_;
-                bytes_seen_ += static_cast<std::uint32_t>(ring_.at(looked_at_).result);
+                bytes_seen_ += static_cast<std::uint32_t>(what.result);
             }
             note_failed_send(who);
         }
@@ -1385,9 +1372,10 @@ private:
             pool_->give(buffer, side::input, dirty_bytes);
         }
     }
-    void choose_buffer(submission& out) noexcept {
+    /// `how`: `poll_first` or `receive_multishot`.
+    void choose_buffer(submission& out, std::uint16_t how) noexcept {
         out.flags = detail::uring::flag_buffer_select;
-        out.priority = detail::uring::poll_first;
+        out.priority = how;
         out.buffer_group = detail::uring_lending::group;
         ++selecting_count_;
     }
@@ -1576,15 +1564,12 @@ private:
         } else if (multishot_ && (at.flags & (bulky | one_shot)) == 0 && !rare_buffers()) {
             // Until `total` bytes came: one buffer full, so a flooding peer has no more than that
             // before everybody else was looked at.
-            out.flags = detail::uring::flag_buffer_select;
-            out.priority = detail::uring::receive_multishot;
-            out.buffer_group = detail::uring_lending::group;
+            choose_buffer(out, detail::uring::receive_multishot);
             out.count = pool_->buffer_bytes();
             out.total = at.receive_count < out.count ? at.receive_count : out.count;
             at.flags |= many;
-            ++selecting_count_;
         } else {
-            choose_buffer(out);
+            choose_buffer(out, detail::uring::poll_first);
             out.count = pool_->buffer_bytes();
         }
     }
@@ -1774,24 +1759,24 @@ private:
         }
         const std::uint32_t wanted = accepts_wanted();
         for (std::uint32_t place = 0; place < accepts_armed && armed != wanted; ++place) {
-            if (armed < wanted && !at.accepts[place].outstanding) {
+            const detail::uring_accept& each = at.accepts[place];
+            if (armed < wanted && !each.outstanding) {
                 arm_accept(index, place);
                 ++armed;
-            } else if (armed > wanted && at.accepts[place].outstanding) {
-                armed -= end_accept(index, place) ? 1 : 0;
+            } else if (armed > wanted && each.outstanding && !each.ending) {
+                end_accept(index, place);
+                --armed;
             }
         }
     }
 
-    /// True if that was not asked for before.
-    bool end_accept(std::uint32_t index, std::uint32_t place) noexcept {
-        detail::uring_accept& mine = listeners_[index].accepts[place];
-        if (!mine.outstanding || mine.ending) {
-            return false;
-        }
-        mine.ending = true;
-        cancel(token::of(index * accepts_armed + place, mine.generation, operation::accept));
-        return true;
+    token accept_token(std::uint32_t index, std::uint32_t place) const noexcept {
+        return token::of(index * accepts_armed + place,
+                         listeners_[index].accepts[place].generation, operation::accept);
+    }
+    void end_accept(std::uint32_t index, std::uint32_t place) noexcept {
+        listeners_[index].accepts[place].ending = true;
+        cancel(accept_token(index, place));
     }
 
     void arm_accept(std::uint32_t index, std::uint32_t place) noexcept {
@@ -1800,9 +1785,8 @@ private:
         mine.generation = at.generation;
         mine.outstanding = true;
         mine.peer_bytes = sizeof(mine.peer);
-        submission& out = start(
-            detail::uring::op_accept, at.descriptor,
-            token::of(index * accepts_armed + place, at.generation, operation::accept));
+        submission& out =
+            start(detail::uring::op_accept, at.descriptor, accept_token(index, place));
         out.address = detail::address_of(&mine.peer);
         out.second_address = detail::address_of(&mine.peer_bytes);
         out.operation_flags = SOCK_NONBLOCK | SOCK_CLOEXEC;
@@ -1823,15 +1807,11 @@ private:
     /// False if the kernel has no accept of this listener any more, or keeps completions back, so
     /// that nobody knows.
     bool cancel_accepts(std::uint32_t index) noexcept {
-        listener& at = listeners_[index];
         bool any = false;
         for (std::uint32_t place = 0; place < accepts_armed; ++place) {
-            detail::uring_accept& each = at.accepts[place];
-            const token who =
-                token::of(index * accepts_armed + place, each.generation, operation::accept);
-            if (each.outstanding && !ring_.has(who.bits)) {
-                each.ending = true;
-                cancel(who);
+            if (listeners_[index].accepts[place].outstanding &&
+                !ring_.has(accept_token(index, place).bits)) {
+                end_accept(index, place);
                 any = true;
             }
         }
@@ -1891,7 +1871,7 @@ private:
             at.piece.iov_base = pool_->data(at.buffer - 1);
             out.operation_flags = MSG_DONTWAIT;
         } else {
-            choose_buffer(out);
+            choose_buffer(out, detail::uring::poll_first);
         }
     }
 
@@ -1977,21 +1957,21 @@ private:
     std::uint32_t outstanding_count_ = 0;  // completions to come, without those of cancels
     std::uint32_t selecting_count_ = 0;    // receives in the kernel that will need a buffer lent
     std::uint32_t looked_at_ = 0;          // completions so far that `look_at_new` has seen
-    int wake_ = 0;
-    bool open_ = false;
     std::uint32_t messages_seen_ = 0;      // by the last enter call
     std::uint32_t bytes_seen_ = 0;         // theirs
     std::uint32_t batch_us_ = 0;           // how long a batch is waited for; 0: not at all
-    bool waiting_ = false;
-    bool multishot_ = true;  // until a kernel refuses it
-    bool foreign_ = false;  // another loop waits on our handle
-    bool skipped_ = false;  // the last wait did without the kernel
-    bool quiet_timer_stands_ = false;
+    std::uint32_t settled_count_ = 0;  // the first of the run list: nothing of theirs is to come
+    std::uint32_t due_count_ = 0;      // in the run list, and no wait sleeps before them
     detail::standing_timer standing_;
     detail::uring::time_span timer_due_{};  // read by the kernel when it takes the submission
     mutable std::uint64_t seen_ns_ = 0;     // the clock when it was last asked for
-    std::uint32_t settled_count_ = 0;  // the first of the run list: nothing of theirs is to come
-    std::uint32_t due_count_ = 0;      // in the run list, and no wait sleeps before them
+    int wake_ = 0;
+    bool open_ = false;
+    bool waiting_ = false;
+    bool multishot_ = true;        // until a kernel refuses it
+    bool foreign_ = false;         // another loop waits on our handle
+    bool skipped_ = false;         // the last wait did without the kernel
+    bool quiet_timer_stands_ = false;
     bool connects_pushed_ = false;  // their addresses are still to be forgotten
     detail::spare_descriptor<Sys> spare_;
     detail::wake_word wake_word_;

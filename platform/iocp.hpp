@@ -782,19 +782,18 @@ private:
         std::size_t released = 0;
         std::size_t end = 0;
 
-        static constexpr std::size_t aligned(std::size_t at) noexcept {
-            return (at + 63) / 64 * 64;
-        }
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
-            out.connections = aligned(ready_room * sizeof(detail::windows::completion));
-            out.listeners = aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = aligned(out.datagram_sockets +
-                                         sizes.datagram_sockets * sizeof(datagram_socket));
+            out.connections = detail::aligned(ready_room * sizeof(detail::windows::completion));
+            out.listeners =
+                detail::aligned(out.connections + sizes.connections * sizeof(connection));
+            out.datagram_sockets =
+                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
+            out.datagram_sends = detail::aligned(
+                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
             out.released =
-                aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
-            out.end = aligned(out.released + sizes.connections * sizeof(socket_type));
+                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            out.end = detail::aligned(out.released + sizes.connections * sizeof(socket_type));
             return out;
         }
     };
@@ -878,10 +877,6 @@ private:
     }
     static std::uint32_t clipped(std::size_t count) noexcept {
         return count < INT_MAX ? static_cast<std::uint32_t>(count) : INT_MAX;
-    }
-    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
-        NETIO_ASSERT(who.index() < count);
-        return who.index();
     }
     connection& connection_of(token who) noexcept {
         connection& at = connections_[checked(who, sizes_.connections)];

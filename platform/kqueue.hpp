@@ -454,9 +454,6 @@ private:
         std::size_t end = 0;
         std::uint32_t ready_max = 0;
 
-        static constexpr std::size_t aligned(std::size_t at) noexcept {
-            return (at + 63) / 64 * 64;
-        }
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
             // A connection has two filters at most, and 256 make the call itself cheap enough. As
@@ -464,14 +461,16 @@ private:
             const std::uint64_t all = std::uint64_t{sizes.connections} * 2 + sizes.listeners +
                                       sizes.datagram_sockets * std::uint64_t{2} + 2;
             out.ready_max = all < 256 ? static_cast<std::uint32_t>(all) : 256;
-            out.changes = aligned(out.ready_max * sizeof(kernel_event));
-            out.connections = aligned(out.changes + out.ready_max * sizeof(kernel_event));
-            out.listeners = aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets = aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = aligned(out.datagram_sockets +
-                                         sizes.datagram_sockets * sizeof(datagram_socket));
+            out.changes = detail::aligned(out.ready_max * sizeof(kernel_event));
+            out.connections = detail::aligned(out.changes + out.ready_max * sizeof(kernel_event));
+            out.listeners =
+                detail::aligned(out.connections + sizes.connections * sizeof(connection));
+            out.datagram_sockets =
+                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
+            out.datagram_sends = detail::aligned(
+                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
             out.end =
-                aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
             return out;
         }
     };
@@ -495,10 +494,6 @@ private:
 
     static token plain(token who) noexcept { return token::of(who.index(), who.generation()); }
 
-    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
-        NETIO_ASSERT(who.index() < count);
-        return who.index();
-    }
     connection& connection_of(token who) noexcept {
         connection& at = connections_[checked(who, sizes_.connections)];
         NETIO_ASSERT(at.generation == who.generation());

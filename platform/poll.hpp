@@ -322,11 +322,7 @@ public:
     }
 
     void wake() noexcept {
-        wake_word_.wake([this] {
-            const int kept = errno;  // the caller may be a signal handler
-            Sys::write_wake(wake_);
-            errno = kept;
-        });
+        wake_word_.wake_by_writing<Sys>(wake_);
     }
 
     /// None: a foreign loop has to call `wait` from time to time.
@@ -373,18 +369,15 @@ private:
         std::size_t peers_at = 0;
         std::size_t bytes = 0;
 
-        static constexpr std::size_t aligned(std::size_t at) noexcept {
-            return (at + 63) / 64 * 64;
-        }
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
             out.datagrams = out.listeners + sizes.listeners;
             out.sends = out.datagrams + sizes.datagram_sockets;
             out.connections = out.sends + sizes.datagram_sends;
             out.end = out.connections + sizes.connections;
-            out.entries_at = aligned(out.end * sizeof(pollfd));
-            out.peers_at = aligned(out.entries_at + out.end * sizeof(entry));
-            out.bytes = aligned(out.peers_at + sizes.datagram_sends * sizeof(endpoint));
+            out.entries_at = detail::aligned(out.end * sizeof(pollfd));
+            out.peers_at = detail::aligned(out.entries_at + out.end * sizeof(entry));
+            out.bytes = detail::aligned(out.peers_at + sizes.datagram_sends * sizeof(endpoint));
             return out;
         }
     };

@@ -13,6 +13,9 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
+#if NETIO_HAS_EPOLL || NETIO_HAS_IO_URING
+#include <sys/eventfd.h>
+#endif
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -241,6 +244,17 @@ struct posix_sys : detail::posix_options {
                static_cast<std::uint64_t>(now.tv_nsec);
     }
 };
+
+#if NETIO_HAS_EPOLL || NETIO_HAS_IO_URING
+/// And those of Linux by which a worker is woken.
+struct eventfd_sys : posix_sys {
+    static int open_wake() noexcept { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }
+    static ssize_t write_wake(int to) noexcept {
+        const std::uint64_t one = 1;
+        return ::write(to, &one, sizeof(one));
+    }
+};
+#endif
 
 namespace detail {
 

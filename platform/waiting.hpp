@@ -5,11 +5,17 @@
 #include "platform/atomic.hpp"
 #include "platform/contract.hpp"
 
+#include <cerrno>
 #include <climits>
 
 NETIO_BEGIN
 
 namespace detail {
+
+/// Where the next part of a backend's memory may begin.
+constexpr std::size_t aligned(std::size_t at) noexcept {
+    return (at + 63) / 64 * 64;
+}
 
 /// The events of one wait.
 class event_writer {
@@ -86,6 +92,16 @@ public:
         }
     }
 
+    /// The same by a write to a descriptor. `errno` stays: the caller may be a signal handler.
+    template <class Sys>
+    void wake_by_writing(int to) noexcept {
+        wake([to] {
+            const int kept = errno;
+            Sys::write_wake(to);
+            errno = kept;
+        });
+    }
+
     /// From here on a wake must be written; false if one came before.
     bool announce_sleep() noexcept { return (word_.fetch_or(asleep_bit) & woken_bit) == 0; }
 
@@ -136,6 +152,7 @@ public:
     void clear() noexcept { due_ns_ = 0; }
 
 private:
+    /// A wait may be late by what a time-out in milliseconds would be late by.
     static constexpr std::uint64_t slack_ns = 1'000'000;
     static constexpr std::uint64_t most_ns = std::uint64_t{1} << 60;  // 31 bits of seconds
 
@@ -162,6 +179,11 @@ protected:
     // Flags of all blocks; those of a backend's own are others.
     static constexpr std::uint32_t in_run_list = 1u << 22;
     static constexpr std::uint32_t starved = 1u << 23;
+
+    static std::uint32_t checked(token who, std::uint32_t count) noexcept {
+        NETIO_ASSERT(who.index() < count);
+        return who.index();
+    }
 
     std::uint32_t& flags_of(std::uint32_t id) noexcept {
         const std::uint32_t index = (id & id_index) - 1;

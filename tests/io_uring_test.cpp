@@ -218,6 +218,21 @@ using netio_test::readiness_in_child;
 using netio_test::readiness_long_ns;
 using netio_test::who_of;
 
+/// What a backend is opened with, for a test whose backend is no rig's.
+struct ring_memory {
+    std::vector<std::byte> bytes = std::vector<std::byte>(64 * 1024);
+    std::vector<std::uint32_t> links = std::vector<std::uint32_t>(16);
+    std::vector<std::byte> raw = std::vector<std::byte>(ring_rig::memory_bytes + 64);
+    netio::buffer_pool pool;
+
+    netio::os_status open(ring_backend& backend) {
+        pool.attach(bytes.data(), links.data(), 16, 1024, 8, 8, false);
+        const auto at = reinterpret_cast<std::uintptr_t>(raw.data());
+        return backend.open({raw.data() + (64 - at % 64) % 64, ring_rig::memory_bytes},
+                            netio_test::readiness_sizes, pool);
+    }
+};
+
 const netio::availability ring_offered = netio_test::io_uring_offered();
 #define NETIO_RING_CASE(says) TEST_CASE("io_uring " says * doctest::skip(!ring_offered.offered))
 
@@ -515,15 +530,9 @@ NETIO_RING_CASE("waits for a batch after a batch, and at once after a lone messa
 NETIO_RING_CASE("waits for no batch where the kernel can't (before Linux 6.12)") {
     ring_sys::reset();
     ring_sys::knows_no_batches = true;
-    std::vector<std::byte> bytes(64 * 1024);
-    std::vector<std::uint32_t> links(16);
-    std::vector<std::byte> raw(ring_rig::memory_bytes + 64);
-    netio::buffer_pool pool;
-    pool.attach(bytes.data(), links.data(), 16, 1024, 8, 8, false);
-    const auto at = reinterpret_cast<std::uintptr_t>(raw.data());
+    ring_memory memory;
     ring_backend backend;
-    REQUIRE(backend.open({raw.data() + (64 - at % 64) % 64, ring_rig::memory_bytes},
-                         netio_test::readiness_sizes, pool));
+    REQUIRE(memory.open(backend));
     backend.wait_for_batches(10'000);
     CHECK(backend.batch_us() == 0);
     backend.close();
@@ -992,19 +1001,6 @@ int ring_missed(long call, std::uint32_t code, std::string_view says) {
     });
 }
 
-/// Opens a backend that must not open; why.
-netio::os_status ring_opens_not() {
-    std::vector<std::byte> bytes(64 * 1024);
-    std::vector<std::uint32_t> links(16);
-    std::vector<std::byte> raw(ring_rig::memory_bytes + 64);
-    netio::buffer_pool pool;
-    pool.attach(bytes.data(), links.data(), 16, 1024, 8, 8, false);
-    const auto at = reinterpret_cast<std::uintptr_t>(raw.data());
-    ring_backend backend;
-    return backend.open({raw.data() + (64 - at % 64) % 64, ring_rig::memory_bytes},
-                        netio_test::readiness_sizes, pool);
-}
-
 }  // namespace
 
 NETIO_RING_CASE("says which call a filter forbids") {
@@ -1077,7 +1073,9 @@ NETIO_RING_CASE("holds nothing where it does not open") {
     const auto fails = [](ring_call which, int nth = 1) {
         ring_sys::reset();
         ring_sys::plan(which, ENOMEM, nth);
-        return ring_opens_not().os_code;
+        ring_memory memory;
+        ring_backend backend;
+        return memory.open(backend).os_code;
     };
     CHECK(fails(ring_call::setup) == ENOMEM);
     CHECK(fails(ring_call::map, 1) == ENOMEM);
