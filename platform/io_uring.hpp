@@ -846,6 +846,11 @@ public:
         detail::event_writer to(out);
         wake_word_.take(to);
         serve_starved();
+        if (bytes_seen_ >= hand_over_bytes && ring_.pending() != 0) {
+            // Much was answered: once the kernel has it, the same buffers, still in the cache, take
+            // what comes next. Together with the wait it would be written to others.
+            submit();
+        }
         note_settled();
         // Half a batch at hand is worth no call. Completions are made inside the enter call only,
         // so without it what is at hand becomes less. Less than that is worth none either where
@@ -923,6 +928,7 @@ private:
     static constexpr std::uint32_t batch_us_max = 10'000;
     static constexpr std::uint32_t batch_most = 128;
     static constexpr std::uint32_t batch_bytes_most = 256 * 1024;  // more leave the cache meanwhile
+    static constexpr std::uint32_t hand_over_bytes = 64 * 1024;    // worth a call of its own
     /// So many ready operations the kernel runs at a time where fewer are waited for, twice a call.
     static constexpr std::uint32_t runs_most = 20;
     static constexpr std::uint8_t cancel_mark = 0x80;  // in the operation of a token
@@ -965,7 +971,7 @@ private:
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         empty_lines();
         outstanding_count_ = selecting_count_ = looked_at_ = settled_count_ = due_count_ = 0;
-        listening_count_ = messages_seen_ = bytes_seen_ = batch_us_ = 0;
+        listening_count_ = messages_seen_ = bytes_seen_ = call_brings_ = batch_us_ = 0;
         accepts_ = {};
         multishot_ = true;
         foreign_ = connects_pushed_ = skipped_ = quiet_timer_stands_ = false;
@@ -1086,6 +1092,7 @@ private:
     void enter(bool sleeps, std::uint64_t timeout_ns) noexcept {
         lend();
         const std::uint32_t batch = sleeps ? batch_wanted() : 0;
+        call_brings_ = 2 * (batch > runs_most ? batch : runs_most);
         if (batch != 0) {
             // Without an end of its own such a wait would spin where nothing comes at all.
             const std::uint64_t end_ns = timeout_ns < hour_ns ? timeout_ns : hour_ns;
@@ -1101,17 +1108,23 @@ private:
 
     /// Only where the last call brought several messages: a lone connection never waits for others.
     bool batching() const noexcept { return messages_seen_ >= 2 && batch_us_ != 0; }
-    /// So many completions are waited for; 0: any. Each of them may take one of the buffers lent,
-    /// and the kernel may make twice as many; what is written in answer needs buffers, too.
+    /// So many completions are waited for; 0: any. Fewer than came last, or everybody waits for the
+    /// slowest, unless there were as many as one call brings: then there are more. Each may take
+    /// one of the buffers lent, and what is written in answer needs buffers, too: those that are
+    /// free, and those of the sends that this call hands over.
     std::uint32_t batch_wanted() const noexcept {
-        if (!batching()) {
+        const std::uint32_t quarter = messages_seen_ / 4 > 4 ? messages_seen_ / 4 : 4;
+        const std::uint32_t spared = messages_seen_ < call_brings_ ? quarter : 0;
+        if (!batching() || messages_seen_ <= spared) {
             return 0;
         }
-        const std::uint32_t room = pool_->room(side::output) / 2;
+        const std::uint32_t room = (pool_->room(side::output) + ring_.pending()) / 2;
         const std::uint32_t lent =
             lending_.count() == selecting_count_ ? selecting_count_ : lending_.count() / 2;
         const std::uint32_t hot = batch_bytes_most / (bytes_seen_ / messages_seen_ + 1);
-        std::uint32_t most = room < lent ? room : lent;
+        std::uint32_t most = messages_seen_ - spared;
+        most = most < room ? most : room;
+        most = most < lent ? most : lent;
         most = most < hot ? most : hot;
         return most < 2 ? 0 : most < batch_most ? most : batch_most;
     }
@@ -1959,6 +1972,7 @@ private:
     std::uint32_t looked_at_ = 0;          // completions so far that `look_at_new` has seen
     std::uint32_t messages_seen_ = 0;      // by the last enter call
     std::uint32_t bytes_seen_ = 0;         // theirs
+    std::uint32_t call_brings_ = 0;        // the most messages it could have brought
     std::uint32_t batch_us_ = 0;           // how long a batch is waited for; 0: not at all
     std::uint32_t settled_count_ = 0;  // the first of the run list: nothing of theirs is to come
     std::uint32_t due_count_ = 0;      // in the run list, and no wait sleeps before them
