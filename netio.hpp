@@ -4933,6 +4933,9 @@ struct socket_options {
     std::span<const raw_option> raw{};
 };
 
+/// For `listen_options::worker`: all of them share the listener.
+inline constexpr std::uint32_t every_worker = 0xFFFFFFFF;
+
 /// One listening socket. Texts are read during the call and not kept, but for `unix_path`'s file.
 struct listen_options {
     /// An IPv4 or IPv6 address as text; a host name is refused. Empty: every IPv4 address.
@@ -4954,6 +4957,10 @@ struct listen_options {
     /// SO_REUSEPORT, for several listeners of one port. Linux, FreeBSD and DragonFly share the
     /// connections out among them; elsewhere one of them may get all.
     bool reuse_port = false;
+    /// The only worker that accepts from it: with `reuse_port`, each worker may have a listener of
+    /// its own. Clients beyond that worker's share of the slots are refused, for no other worker
+    /// can take them; a listener that all share leaves them to whoever has a slot.
+    std::uint32_t worker = every_worker;
     std::uint32_t defer_accept_s = 0;    ///< TCP_DEFER_ACCEPT; deadlines start at accept
     std::uint32_t fast_open = 0;         ///< TCP_FASTOPEN queue
     /// Connections of this listener at once; 0: only the global bound.
@@ -5520,6 +5527,7 @@ struct listener_entry {
     detail::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
     detail::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
     std::uint32_t connections_max;
+    std::uint32_t worker;  // the only one that accepts, or every_worker
     std::uint32_t header_max;
     std::uint32_t trusted_first;
     std::uint32_t trusted_count;
@@ -9745,20 +9753,21 @@ public:
         detail::event_writer to(out);
         wake_word_.take(to);
         serve_starved();
-        if (bytes_seen_ >= hand_over_bytes && ring_.pending() != 0) {
-            // Much was answered: once the kernel has it, the same buffers, still in the cache, take
-            // what comes next. Together with the wait it would be written to others.
-            submit();
-        }
         note_settled();
+        hand_over_much();
         // Half a batch at hand is worth no call. Completions are made inside the enter call only,
         // so without it what is at hand becomes less. Less than that is worth none either where
         // there is nothing to hand over, but not twice in a row: others may be ready by now. While
-        // batches come, each is worked off before the next is waited for.
+        // batches come, each is worked off before the next is waited for, as far as it has an end:
+        // who writes again with each `sent` never runs out of them.
         const std::uint32_t at_hand = ring_.unread() + settled_count_;
-        skipped_ = at_hand != 0 && (batching() || (ring_.pending() == 0 && !skipped_));
-        if (at_hand < out.size() / 2 && !skipped_) {
+        const bool batch = batching() && skips_ < skips_most;
+        const bool skips = at_hand != 0 && (batch || (ring_.pending() == 0 && skips_ == 0));
+        if (!skips && (at_hand < out.size() / 2 || skips_ == skips_most)) {
+            skips_ = 0;
             enter_kernel(to, timeout_ns);
+        } else {
+            ++skips_;
         }
         work_off_run_list(to, ring_.unread() != 0 ? to.room() / 2 : 0);
         // What these bring with them, if the queue of submissions is full, is the next wait's.
@@ -9824,6 +9833,7 @@ private:
     static constexpr std::uint32_t accepts_armed = detail::uring_accepts_armed;
     static constexpr std::uint32_t submissions_max = 256;
     static constexpr std::uint32_t completions_most = 8192;
+    static constexpr std::uint32_t skips_most = 64;  // waits for what two batches of 128 bring
     static constexpr std::uint32_t batch_us_max = 10'000;
     static constexpr std::uint32_t batch_most = 128;
     static constexpr std::uint32_t batch_bytes_most = 256 * 1024;  // more leave the cache meanwhile
@@ -9870,10 +9880,10 @@ private:
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         empty_lines();
         outstanding_count_ = selecting_count_ = looked_at_ = settled_count_ = due_count_ = 0;
-        listening_count_ = messages_seen_ = bytes_seen_ = call_brings_ = batch_us_ = 0;
+        listening_count_ = messages_seen_ = bytes_seen_ = call_brings_ = skips_ = batch_us_ = 0;
         accepts_ = {};
         multishot_ = true;
-        foreign_ = connects_pushed_ = skipped_ = quiet_timer_stands_ = false;
+        foreign_ = connects_pushed_ = handed_over_ = quiet_timer_stands_ = false;
         standing_.clear();
     }
 
@@ -9959,6 +9969,16 @@ private:
         ring_.enter(0, 0, 0);
         look_at_new();
     }
+    /// Much came and was answered: once the kernel has that, the same buffers, still in the cache,
+    /// take what comes next. Together with the wait it would be written to others. Once only before
+    /// each wait, or who writes again and again would keep everybody from being read.
+    void hand_over_much() noexcept {
+        if (bytes_seen_ >= hand_over_bytes && !handed_over_ && ring_.pending() != 0 &&
+            ring_.unread() + settled_count_ == 0) {
+            handed_over_ = true;
+            submit();
+        }
+    }
     /// Nobody passes those who wait for a buffer, so while there are any the ring has none.
     void lend() noexcept {
         if (lending_.lends()) {
@@ -10002,6 +10022,7 @@ private:
             ring_.enter(sleeps ? 1 : 0, timeout_ns, detail::uring::enter_get_events);
         }
         messages_seen_ = bytes_seen_ = 0;
+        handed_over_ = false;
         look_at_new();
     }
 
@@ -10872,6 +10893,7 @@ private:
     std::uint32_t messages_seen_ = 0;      // by the last enter call
     std::uint32_t bytes_seen_ = 0;         // theirs
     std::uint32_t call_brings_ = 0;        // the most messages it could have brought
+    std::uint32_t skips_ = 0;              // so many waits did without the kernel
     std::uint32_t batch_us_ = 0;           // how long a batch is waited for; 0: not at all
     std::uint32_t settled_count_ = 0;  // the first of the run list: nothing of theirs is to come
     std::uint32_t due_count_ = 0;      // in the run list, and no wait sleeps before them
@@ -10883,7 +10905,7 @@ private:
     bool waiting_ = false;
     bool multishot_ = true;        // until a kernel refuses it
     bool foreign_ = false;         // another loop waits on our handle
-    bool skipped_ = false;         // the last wait did without the kernel
+    bool handed_over_ = false;     // what was answered, since the last wait for more
     bool quiet_timer_stands_ = false;
     bool connects_pushed_ = false;  // their addresses are still to be forgotten
     detail::spare_descriptor<Sys> spare_;
@@ -16910,7 +16932,9 @@ private:
         }
         w_.accepts_held_back = true;
         for (std::uint32_t at = 0; at < listener_count(); ++at) {
-            stop_accept(at);
+            if (core_.shared->listeners[at].worker == every_worker) {
+                stop_accept(at);
+            }
         }
     }
 
@@ -17709,10 +17733,13 @@ private:
     }
 
     void start_accept(std::uint32_t listener) noexcept {
-        if (w_.stopping || w_.draining || w_.accepts_held_back) {
+        detail::listener_entry& from = core_.shared->listeners[listener];
+        const bool held_back = w_.accepts_held_back && from.worker == every_worker;
+        const bool of_another =
+            from.worker != every_worker && from.worker != core_.worker_index;
+        if (w_.stopping || w_.draining || held_back || of_another) {
             return;
         }
-        detail::listener_entry& from = core_.shared->listeners[listener];
         if (!w_.watches[listener].held && !hold(from)) {
             return;
         }
@@ -18556,6 +18583,11 @@ private:
             wanted.unix_path.empty()) {
             return field_refused("trusted");  // any stranger could hold the buffers
         }
+        if (wanted.worker != every_worker && wanted.worker >= sizes_.workers_max) {
+            failure_.needed = sizes_.workers_max;
+            failure_.given = wanted.worker;
+            return field_refused("worker");
+        }
         if (wanted.proxy == proxy_mode::required && wanted.times.preface_ms < 3000) {
             failure_.needed = 3000;
             failure_.given = wanted.times.preface_ms;
@@ -18567,6 +18599,7 @@ private:
         }
         entry.times = wanted.times;
         entry.connections_max = wanted.connections_max;
+        entry.worker = wanted.worker;
         entry.header_max = wanted.header_max;
         entry.proxy_required = wanted.proxy;
         entry.versions = wanted.versions;

@@ -3,7 +3,8 @@
 // The echo service that benchmarks measure, with what can be switched on the command line:
 //   --port P (0: any)  --workers N  --backend auto|epoll|io_uring|poll
 //   --mode copy|move  --proxy off|required  --connections N  --no-wipe  --deadlines off
-//   --events N (in one turn)  --wait batch|latency|spin  --batch-us N  --spin-us N
+//   --listeners shared|each (worker)  --events N (in one turn)
+//   --wait batch|latency|spin  --batch-us N  --spin-us N
 // Prints `listening PORT` and serves until SIGTERM.
 #include "netio.hpp"
 
@@ -26,6 +27,7 @@ struct settings {
     netio::wait_options waiting{};
     bool move = false;
     bool wipe = true;
+    bool listener_each = false;
 };
 
 struct echo {
@@ -102,6 +104,8 @@ void take(settings& chosen, const char* flag, const char* value) {
         chosen.serve_over = serve_over(value);
     } else if (is("--mode") && (says("copy") || says("move"))) {
         chosen.move = says("move");
+    } else if (is("--listeners") && (says("shared") || says("each"))) {
+        chosen.listener_each = says("each");
     } else if (is("--proxy") && (says("off") || says("required"))) {
         chosen.listen.proxy =
             says("off") ? netio::proxy_mode::off : netio::proxy_mode::required;
@@ -127,6 +131,24 @@ settings parse(int count, char** words) {
     return chosen;
 }
 
+/// One listener for all workers, or as many as workers on one port.
+template <class Server>
+netio::error listen(Server& server, const settings& chosen) {
+    netio::listen_options wanted = chosen.listen;
+    if (!chosen.listener_each) {
+        return server.listen(wanted);
+    }
+    wanted.reuse_port = true;
+    netio::error failed = netio::error::none;
+    for (wanted.worker = 0; wanted.worker < chosen.sizes.workers_max; ++wanted.worker) {
+        if (failed == netio::error::none) {
+            failed = server.listen(wanted);
+            wanted.port = server.local(netio::listener_id{}).port;
+        }
+    }
+    return failed;
+}
+
 template <class Backend>
 int serve(const settings& chosen) {
     using echo_server = netio::server<echo, Backend>;
@@ -139,7 +161,7 @@ int serve(const settings& chosen) {
     }
     echo handler{chosen.move};
     echo_server server{{{static_cast<std::byte*>(memory), needed}, chosen.sizes}, handler};
-    if (server.listen(chosen.listen) != netio::error::none) {
+    if (listen(server, chosen) != netio::error::none) {
         return netio::report("echo_server", server);
     }
     server.wipe_released(chosen.wipe);

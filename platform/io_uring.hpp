@@ -846,20 +846,21 @@ public:
         detail::event_writer to(out);
         wake_word_.take(to);
         serve_starved();
-        if (bytes_seen_ >= hand_over_bytes && ring_.pending() != 0) {
-            // Much was answered: once the kernel has it, the same buffers, still in the cache, take
-            // what comes next. Together with the wait it would be written to others.
-            submit();
-        }
         note_settled();
+        hand_over_much();
         // Half a batch at hand is worth no call. Completions are made inside the enter call only,
         // so without it what is at hand becomes less. Less than that is worth none either where
         // there is nothing to hand over, but not twice in a row: others may be ready by now. While
-        // batches come, each is worked off before the next is waited for.
+        // batches come, each is worked off before the next is waited for, as far as it has an end:
+        // who writes again with each `sent` never runs out of them.
         const std::uint32_t at_hand = ring_.unread() + settled_count_;
-        skipped_ = at_hand != 0 && (batching() || (ring_.pending() == 0 && !skipped_));
-        if (at_hand < out.size() / 2 && !skipped_) {
+        const bool batch = batching() && skips_ < skips_most;
+        const bool skips = at_hand != 0 && (batch || (ring_.pending() == 0 && skips_ == 0));
+        if (!skips && (at_hand < out.size() / 2 || skips_ == skips_most)) {
+            skips_ = 0;
             enter_kernel(to, timeout_ns);
+        } else {
+            ++skips_;
         }
         work_off_run_list(to, ring_.unread() != 0 ? to.room() / 2 : 0);
         // What these bring with them, if the queue of submissions is full, is the next wait's.
@@ -925,6 +926,7 @@ private:
     static constexpr std::uint32_t accepts_armed = detail::uring_accepts_armed;
     static constexpr std::uint32_t submissions_max = 256;
     static constexpr std::uint32_t completions_most = 8192;
+    static constexpr std::uint32_t skips_most = 64;  // waits for what two batches of 128 bring
     static constexpr std::uint32_t batch_us_max = 10'000;
     static constexpr std::uint32_t batch_most = 128;
     static constexpr std::uint32_t batch_bytes_most = 256 * 1024;  // more leave the cache meanwhile
@@ -971,10 +973,10 @@ private:
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         empty_lines();
         outstanding_count_ = selecting_count_ = looked_at_ = settled_count_ = due_count_ = 0;
-        listening_count_ = messages_seen_ = bytes_seen_ = call_brings_ = batch_us_ = 0;
+        listening_count_ = messages_seen_ = bytes_seen_ = call_brings_ = skips_ = batch_us_ = 0;
         accepts_ = {};
         multishot_ = true;
-        foreign_ = connects_pushed_ = skipped_ = quiet_timer_stands_ = false;
+        foreign_ = connects_pushed_ = handed_over_ = quiet_timer_stands_ = false;
         standing_.clear();
     }
 
@@ -1060,6 +1062,16 @@ private:
         ring_.enter(0, 0, 0);
         look_at_new();
     }
+    /// Much came and was answered: once the kernel has that, the same buffers, still in the cache,
+    /// take what comes next. Together with the wait it would be written to others. Once only before
+    /// each wait, or who writes again and again would keep everybody from being read.
+    void hand_over_much() noexcept {
+        if (bytes_seen_ >= hand_over_bytes && !handed_over_ && ring_.pending() != 0 &&
+            ring_.unread() + settled_count_ == 0) {
+            handed_over_ = true;
+            submit();
+        }
+    }
     /// Nobody passes those who wait for a buffer, so while there are any the ring has none.
     void lend() noexcept {
         if (lending_.lends()) {
@@ -1103,6 +1115,7 @@ private:
             ring_.enter(sleeps ? 1 : 0, timeout_ns, detail::uring::enter_get_events);
         }
         messages_seen_ = bytes_seen_ = 0;
+        handed_over_ = false;
         look_at_new();
     }
 
@@ -1973,6 +1986,7 @@ private:
     std::uint32_t messages_seen_ = 0;      // by the last enter call
     std::uint32_t bytes_seen_ = 0;         // theirs
     std::uint32_t call_brings_ = 0;        // the most messages it could have brought
+    std::uint32_t skips_ = 0;              // so many waits did without the kernel
     std::uint32_t batch_us_ = 0;           // how long a batch is waited for; 0: not at all
     std::uint32_t settled_count_ = 0;  // the first of the run list: nothing of theirs is to come
     std::uint32_t due_count_ = 0;      // in the run list, and no wait sleeps before them
@@ -1984,7 +1998,7 @@ private:
     bool waiting_ = false;
     bool multishot_ = true;        // until a kernel refuses it
     bool foreign_ = false;         // another loop waits on our handle
-    bool skipped_ = false;         // the last wait did without the kernel
+    bool handed_over_ = false;     // what was answered, since the last wait for more
     bool quiet_timer_stands_ = false;
     bool connects_pushed_ = false;  // their addresses are still to be forgotten
     detail::spare_descriptor<Sys> spare_;

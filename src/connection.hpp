@@ -76,6 +76,7 @@ struct listener_entry {
     detail::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
     detail::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
     std::uint32_t connections_max;
+    std::uint32_t worker;  // the only one that accepts, or every_worker
     std::uint32_t header_max;
     std::uint32_t trusted_first;
     std::uint32_t trusted_count;

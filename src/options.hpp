@@ -50,6 +50,9 @@ struct socket_options {
     std::span<const raw_option> raw{};
 };
 
+/// For `listen_options::worker`: all of them share the listener.
+inline constexpr std::uint32_t every_worker = 0xFFFFFFFF;
+
 /// One listening socket. Texts are read during the call and not kept, but for `unix_path`'s file.
 struct listen_options {
     /// An IPv4 or IPv6 address as text; a host name is refused. Empty: every IPv4 address.
@@ -71,6 +74,10 @@ struct listen_options {
     /// SO_REUSEPORT, for several listeners of one port. Linux, FreeBSD and DragonFly share the
     /// connections out among them; elsewhere one of them may get all.
     bool reuse_port = false;
+    /// The only worker that accepts from it: with `reuse_port`, each worker may have a listener of
+    /// its own. Clients beyond that worker's share of the slots are refused, for no other worker
+    /// can take them; a listener that all share leaves them to whoever has a slot.
+    std::uint32_t worker = every_worker;
     std::uint32_t defer_accept_s = 0;    ///< TCP_DEFER_ACCEPT; deadlines start at accept
     std::uint32_t fast_open = 0;         ///< TCP_FASTOPEN queue
     /// Connections of this listener at once; 0: only the global bound.

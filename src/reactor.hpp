@@ -620,7 +620,9 @@ private:
         }
         w_.accepts_held_back = true;
         for (std::uint32_t at = 0; at < listener_count(); ++at) {
-            stop_accept(at);
+            if (core_.shared->listeners[at].worker == every_worker) {
+                stop_accept(at);
+            }
         }
     }
 
@@ -1419,10 +1421,13 @@ private:
     }
 
     void start_accept(std::uint32_t listener) noexcept {
-        if (w_.stopping || w_.draining || w_.accepts_held_back) {
+        detail::listener_entry& from = core_.shared->listeners[listener];
+        const bool held_back = w_.accepts_held_back && from.worker == every_worker;
+        const bool of_another =
+            from.worker != every_worker && from.worker != core_.worker_index;
+        if (w_.stopping || w_.draining || held_back || of_another) {
             return;
         }
-        detail::listener_entry& from = core_.shared->listeners[listener];
         if (!w_.watches[listener].held && !hold(from)) {
             return;
         }

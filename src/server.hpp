@@ -513,6 +513,11 @@ private:
             wanted.unix_path.empty()) {
             return field_refused("trusted");  // any stranger could hold the buffers
         }
+        if (wanted.worker != every_worker && wanted.worker >= sizes_.workers_max) {
+            failure_.needed = sizes_.workers_max;
+            failure_.given = wanted.worker;
+            return field_refused("worker");
+        }
         if (wanted.proxy == proxy_mode::required && wanted.times.preface_ms < 3000) {
             failure_.needed = 3000;
             failure_.given = wanted.times.preface_ms;
@@ -524,6 +529,7 @@ private:
         }
         entry.times = wanted.times;
         entry.connections_max = wanted.connections_max;
+        entry.worker = wanted.worker;
         entry.header_max = wanted.header_max;
         entry.proxy_required = wanted.proxy;
         entry.versions = wanted.versions;

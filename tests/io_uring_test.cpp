@@ -585,6 +585,62 @@ NETIO_RING_CASE("hands over many bytes before it waits for more, and few togethe
     }
 }
 
+NETIO_RING_CASE("hands over much once before it looks for more, whoever keeps writing (P2)") {
+    ring_rig rig(8, 32 * 1024);
+    ring_door door(rig);
+    rig.backend.wait_for_batches(1'000);
+    std::vector<ring_client> clients = ring_clients(rig, door, 3);
+    const std::string text(32 * 1024, 'x');
+    clients[0].send(text);
+    clients[1].send(text);
+    for (int count = 0; count < 2; ++count) {
+        rig.text_of(rig.until(event_kind::received));
+    }
+    clients[2].send("hear me");
+    const netio::bytes byte = netio::as_bytes(text).first(1);
+    for (int turn = 0; turn < 5; ++turn) {
+        rig.backend.send_quietly(who_of(0), {&byte, 1});
+        rig.wait(0);
+        std::erase_if(rig.seen, [](const event& e) { return e.kind == event_kind::sent; });
+    }
+    REQUIRE(rig.seen.size() == 1);
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "hear me");
+    for (std::uint32_t index = 0; index < 3; ++index) {
+        rig.close(who_of(index));
+    }
+}
+
+NETIO_RING_CASE("hears a client though more than a queue of others write again and again (P2)") {
+    ring_rig rig;
+    ring_door door(rig);
+    rig.backend.wait_for_batches(1'000);
+    std::vector<ring_client> clients = ring_clients(rig, door, 280);
+    clients[0].send("many");
+    clients[1].send("many");
+    for (int count = 0; count < 2; ++count) {
+        CHECK(rig.text_of(rig.until(event_kind::received)) == "many");
+    }
+    const netio::bytes byte = netio::as_bytes(std::string_view("x"));
+    for (std::uint32_t index = 0; index < 280; ++index) {
+        rig.backend.send_quietly(who_of(index), {&byte, 1});
+    }
+    clients[2].send("hear me");
+    for (int turn = 0; turn < 200; ++turn) {
+        rig.wait(0);
+        std::erase_if(rig.seen, [&](const event& e) {
+            if (e.kind == event_kind::sent) {
+                rig.backend.send_quietly(e.who, {&byte, 1});
+            }
+            return e.kind == event_kind::sent;
+        });
+    }
+    REQUIRE(rig.seen.size() == 1);
+    CHECK(rig.text_of(rig.until(event_kind::received)) == "hear me");
+    for (std::uint32_t index = 0; index < 280; ++index) {
+        rig.close(who_of(index));
+    }
+}
+
 NETIO_RING_CASE("waits for no batch where the kernel can't (before Linux 6.12)") {
     ring_sys::reset();
     ring_sys::knows_no_batches = true;

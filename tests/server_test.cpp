@@ -1048,6 +1048,58 @@ TEST_CASE("two workers serve one listener, and a post finds the right one") {
     });
 }
 
+TEST_CASE("a listener of one worker is accepted by it alone, and refuses what it can't keep") {
+    on_both_kernels([](bool proactor) {
+        netio::limits sizes = small_limits;
+        sizes.workers_max = 2;
+        sizes.connections_max = 4;
+        world w(proactor, sizes);
+        std::vector<std::uint16_t> ports;
+        for (const std::uint32_t worker : {0u, 1u}) {
+            w.listen({.worker = worker});
+            ports.push_back(w.port);
+        }
+        const auto turn = [&](std::uint32_t worker) {
+            for (std::uint32_t count = 0; count < 40; ++count) {
+                w.server->run_once(0, worker);
+            }
+        };
+        w.net.connect(ports[1]);
+        turn(0);
+        CHECK(w.handler.opened == 0);
+        turn(1);
+        CHECK(w.handler.opened == 1);
+        std::vector<sim_peer> of_first;
+        for (int count = 0; count < 3; ++count) {
+            of_first.push_back(w.net.connect(ports[0]));
+            turn(1);
+            turn(0);
+        }
+        CHECK(w.handler.opened == 3);
+        CHECK_FALSE(of_first[1].was_reset());
+        CHECK(of_first[2].was_reset());
+        of_first[0].close();
+        turn(0);
+        of_first.push_back(w.net.connect(ports[0]));
+        turn(0);
+        CHECK(w.handler.opened == 4);
+        CHECK_FALSE(of_first.back().was_reset());
+        w.server->stop();
+        turn(0);
+        turn(1);
+        CHECK(w.handler.closed == 4);
+    });
+}
+
+TEST_CASE("a listener of a worker that the server has not is refused") {
+    world w(false);
+    char line[256];
+    CHECK(w.server->listen({.worker = small_limits.workers_max}) == netio::error::option_invalid);
+    CHECK(netio::describe(w.server->failure(), line) ==
+          "listen worker: option out of range, needed 1, given 1");
+    CHECK(w.server->listen({.worker = 0}) == netio::error::none);
+}
+
 TEST_CASE("a worker without a free slot leaves the accepting to others, until all are full") {
     on_both_kernels([](bool proactor) {
         netio::limits sizes = small_limits;

@@ -75,6 +75,7 @@ private:
         service_case{"server", "another thread posts and wakes it [threads]",
                      server::posts_of_a_thread},
         service_case{"server", "two workers share a listener [threads]", server::two_workers},
+        service_case{"server", "a listener each for two workers", server::listener_each},
         service_case{"server", "bursts fill the workers to the last slot", server::full_workers},
         service_case{"server", "a worker that is full leaves clients alone", server::busy_worker},
         service_case{"server", "runs in a foreign loop [threads]", server::foreign_loop},

@@ -756,6 +756,37 @@ struct service_server {
         CHECK(client_os::open_handles() == handles);
     }
 
+    /// A listener each, on the same port where the system has that: each worker accepts what comes
+    /// to its own, so who comes is answered only while its worker turns.
+    static void listener_each() {
+        netio::limits sizes = service_limits;
+        sizes.workers_max = 2;
+        world w(sizes);
+        const netio::endpoint first = w.listen({.worker = 0});
+        const netio::endpoint second = w.listen({.worker = 1});
+        const auto turn = [&](std::uint32_t worker) {
+            for (std::uint32_t count = 0; count < 40; ++count) {
+                w.server().run_once(1, worker);
+            }
+        };
+        turn(0);
+        turn(1);
+        client_socket of_second(second);
+        turn(0);
+        CHECK(w.handler.opened == 0);
+        turn(1);
+        CHECK(w.handler.opened == 1);
+        client_socket of_first(first);
+        turn(1);
+        CHECK(w.handler.opened == 1);
+        turn(0);
+        CHECK(w.handler.opened == 2);
+        w.server().stop();
+        turn(0);
+        turn(1);
+        CHECK(w.handler.closed == 2);
+    }
+
     /// Twice as many clients at once as a worker has slots, again and again: none is refused.
     static void full_workers() {
         if constexpr (!netio::backend_bounds_accepts<kernel>) {
