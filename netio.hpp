@@ -9449,8 +9449,10 @@ public:
     static constexpr std::uint32_t receive_credit = none_index;
     /// Connections that may still come after stop_accept.
     static constexpr std::uint32_t late_accepts_max = detail::uring_accepts_armed;
-    /// So long a wait may keep the event of a quiet send to itself.
-    static constexpr std::uint64_t quiet_ns_max = 1'000'000;
+    /// So long a wait may keep the event of a quiet send to itself, and so long a close, whose slot
+    /// somebody may want.
+    static constexpr std::uint64_t quiet_ns_max = 10'000'000;
+    static constexpr std::uint64_t closed_ns_max = 1'000'000;
 
     basic_io_uring() noexcept = default;
     basic_io_uring(const basic_io_uring&) = delete;
@@ -9532,7 +9534,8 @@ public:
     /// timers: 0 when all is closed.
     std::uint32_t outstanding() const noexcept {
         const std::uint32_t own =
-            1u + (standing_.is_set() ? 1u : 0u) + (quiet_timer_stands_ ? 1u : 0u);
+            1u + (standing_.is_set() ? 1u : 0u) + (sent_timer_stands_ ? 1u : 0u) +
+            (closed_timer_stands_ ? 1u : 0u);
         NETIO_ASSERT(outstanding_count_ >= own);
         NETIO_ASSERT(selecting_count_ <= outstanding_count_ - own);
         return outstanding_count_ - own;
@@ -9880,10 +9883,12 @@ private:
         datagram_sends_ = reinterpret_cast<datagram_send*>(memory + places.datagram_sends);
         empty_lines();
         outstanding_count_ = selecting_count_ = looked_at_ = settled_count_ = due_count_ = 0;
+        closing_count_ = 0;
         listening_count_ = messages_seen_ = bytes_seen_ = call_brings_ = skips_ = batch_us_ = 0;
         accepts_ = {};
         multishot_ = true;
-        foreign_ = connects_pushed_ = handed_over_ = quiet_timer_stands_ = false;
+        foreign_ = connects_pushed_ = handed_over_ = false;
+        sent_timer_stands_ = closed_timer_stands_ = false;
         standing_.clear();
     }
 
@@ -10128,13 +10133,21 @@ private:
         out.operation_flags = poll_mask(detail::uring::poll_readable);
         out.count = detail::uring::poll_multishot;
     }
-    /// The wait has an end because of quiet sends. Their timer, too, is left standing.
+    /// The wait has an end because of quiet sends and closes. Their timers, too, are left standing.
     void bound_sleep() noexcept {
-        static constexpr detail::uring::time_span span{0, quiet_ns_max};
-        if (!quiet_timer_stands_) {
-            quiet_timer_stands_ = true;
-            submission& out = start(detail::uring::op_timeout, -1, quiet_timer_token);
-            out.address = detail::address_of(&span);
+        static constexpr detail::uring::time_span sent_late{0, quiet_ns_max};
+        static constexpr detail::uring::time_span closed_late{0, closed_ns_max};
+        if (closing_count_ != 0) {
+            let_stand(closed_timer_stands_, closed_timer_token, closed_late);
+        } else if (!closed_timer_stands_) {
+            let_stand(sent_timer_stands_, sent_timer_token, sent_late);
+        }
+    }
+    void let_stand(bool& stands, token who, const detail::uring::time_span& late) noexcept {
+        if (!stands) {
+            stands = true;
+            submission& out = start(detail::uring::op_timeout, -1, who);
+            out.address = detail::address_of(&late);
             out.count = 1;
         }
     }
@@ -10160,7 +10173,8 @@ private:
             out.operation_flags = detail::uring::timeout_absolute;
         }
     }
-    static constexpr token quiet_timer_token = token::of(1, 0, operation::wake);
+    static constexpr token sent_timer_token = token::of(1, 0, operation::wake);
+    static constexpr token closed_timer_token = token::of(3, 0, operation::wake);
     static constexpr token timer_token = token::of(2, 0, operation::wake);
     static constexpr std::uint64_t hour_ns = 3'600'000'000'000;
 
@@ -10199,8 +10213,10 @@ private:
         case operation::receive_from: received_from(who, what, to); break;
         case operation::send_to: sent_to(who, what.result, to); break;
         default:  // wake: the word says more than the descriptor
-            if (who == quiet_timer_token) {
-                quiet_timer_stands_ = false;
+            if (who == sent_timer_token) {
+                sent_timer_stands_ = false;
+            } else if (who == closed_timer_token) {
+                closed_timer_stands_ = false;
             } else if (who == timer_token) {
                 standing_.clear();
             } else if (!more(what)) {
@@ -10408,6 +10424,7 @@ private:
         } else if (ring_.took(at.receive_count)) {
             const token who = token::of(index, at.generation);
             at = connection{};
+            --closing_count_;
             to.put(who, operation::close, event_kind::closed);
         } else {
             link_due(index + 1);
@@ -10450,6 +10467,7 @@ private:
                                 token::of(index, at.generation, operation::close));
         out.flags = detail::uring::flag_skip_success;
         at.receive_count = ring_.pushed();
+        ++closing_count_;
         link(index + 1);
     }
     static void end_receive(connection& at) noexcept {
@@ -10897,6 +10915,7 @@ private:
     std::uint32_t batch_us_ = 0;           // how long a batch is waited for; 0: not at all
     std::uint32_t settled_count_ = 0;  // the first of the run list: nothing of theirs is to come
     std::uint32_t due_count_ = 0;      // in the run list, and no wait sleeps before them
+    std::uint32_t closing_count_ = 0;  // in the run list, their close handed over
     detail::standing_timer standing_;
     detail::uring::time_span timer_due_{};  // read by the kernel when it takes the submission
     mutable std::uint64_t seen_ns_ = 0;     // the clock when it was last asked for
@@ -10906,7 +10925,8 @@ private:
     bool multishot_ = true;        // until a kernel refuses it
     bool foreign_ = false;         // another loop waits on our handle
     bool handed_over_ = false;     // what was answered, since the last wait for more
-    bool quiet_timer_stands_ = false;
+    bool sent_timer_stands_ = false;
+    bool closed_timer_stands_ = false;
     bool connects_pushed_ = false;  // their addresses are still to be forgotten
     detail::spare_descriptor<Sys> spare_;
     detail::wake_word wake_word_;

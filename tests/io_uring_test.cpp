@@ -731,6 +731,37 @@ NETIO_RING_CASE("waits for a batch no longer than the wait itself, and 10 ms at 
     }
 }
 
+NETIO_RING_CASE("leaves a timer standing for what it may tell late, and another for closes") {
+    ring_rig rig;
+    ring_door door(rig);
+    std::vector<ring_client> clients = ring_clients(rig, door, 2);
+    const std::string text(64, 'x');
+    const netio::bytes slice = netio::as_bytes(text);
+    ring_sys::reset();
+    ring_sys::patient = true;  // none of them goes off, however slow this machine is
+    for (int round = 0; round < 5; ++round) {
+        clients[0].send("ping");
+        CHECK(rig.text_of(rig.until(event_kind::received)) == "ping");
+        rig.backend.send_quietly(who_of(0), {&slice, 1});
+        CHECK(clients[0].receive(round == 0 ? 0 : 64).size() == (round == 0 ? 0 : 64));
+    }
+    const auto timers = [] { return ring_sys::pushed[netio::detail::uring::op_timeout]; };
+    CHECK(timers() == 1);
+    rig.backend.start_close(who_of(0), false);
+    for (int round = 0; round < 3; ++round) {
+        clients[1].send("pong");
+        CHECK(rig.text_of(rig.until(event_kind::received)) == "pong");
+    }
+    CHECK(timers() == 2);
+    CHECK(rig.until(event_kind::closed).who == who_of(0));
+    rig.seen.clear();
+    rig.backend.start_close(who_of(1), false);
+    for (int turn = 0; turn < 4; ++turn) {
+        rig.wait(0);
+    }
+    CHECK(rig.until(event_kind::closed).who == who_of(1));
+}
+
 NETIO_RING_CASE("leaves one timer standing for the end of its waits, and moves it if need be") {
     constexpr std::uint64_t second = 1'000'000'000;
     ring_rig rig;
