@@ -89,9 +89,12 @@ for _shape in ("B-1m connect, 64 B, close", "B-2 64 B x 1", "B-3 64 B x 100", "B
 
 # what, shape, metric, server, relation, aim: figures that need nothing beside them
 FIGURES = [
-    ("calls, one connection", "pinned B-2 64 B x 1", "calls", URING, "<=", 1.0),
-    ("calls, 100", "pinned B-3 64 B x 100", "calls", URING, "<=", 0.05),
-    ("calls, 1,000", "pinned B-3 64 B x 1000", "calls", URING, "<=", 0.01),
+    ("calls, closed loop under strace, one connection",
+     "pinned B-2 64 B x 1", "calls", URING, "<=", 1.0),
+    ("calls, closed loop under strace, 100",
+     "pinned B-3 64 B x 100", "calls", URING, "<=", 0.05),
+    ("calls, closed loop under strace, 1,000",
+     "pinned B-3 64 B x 1000", "calls", URING, "<=", 0.01),
     ("calls, accept, message, close", "pinned B-1m connect, 64 B, close", "calls", URING, "<=", 4),
     ("slowest connection at 1,000, of the mean", "pinned B-3 64 B x 1000", "slowest", URING, ">=",
      0.5),
