@@ -4959,7 +4959,8 @@ struct listen_options {
     bool reuse_port = false;
     /// The only worker that accepts from it: with `reuse_port`, each worker may have a listener of
     /// its own. Clients beyond that worker's share of the slots are refused, for no other worker
-    /// can take them; a listener that all share leaves them to whoever has a slot.
+    /// can take them; a listener that all share leaves them to whoever has a slot. The system deals
+    /// clients out to it from `listen` on: while its worker does not run they wait.
     std::uint32_t worker = every_worker;
     std::uint32_t defer_accept_s = 0;    ///< TCP_DEFER_ACCEPT; deadlines start at accept
     std::uint32_t fast_open = 0;         ///< TCP_FASTOPEN queue
@@ -5205,11 +5206,13 @@ concept backend_sends_now = requires(B b, std::span<const bytes> slices, token w
 
 /// A send's event ends the wait it comes in. Where nobody waits for it, that is a wait for nothing:
 /// a backend may offer `send_quietly`, under the preconditions of `start_send`. Its one event comes
-/// with the next that comes anyhow, or `quiet_ns_max` after the kernel was told.
+/// with the next that comes anyhow, or `quiet_ns_max` after the kernel was told. `hurry(who)`, with
+/// a send of `who` outstanding: somebody waits for it by now, so the next wait does not sleep.
 template <class B>
 concept backend_sends_quietly = requires(B b, std::span<const bytes> slices, token who) {
     { B::quiet_ns_max } -> std::convertible_to<std::uint64_t>;
     { b.send_quietly(who, slices) } noexcept;
+    { b.hurry(who) } noexcept;
 };
 
 /// Where one call can bring many events, it may pay to wait a little for more of them: a backend
@@ -9671,6 +9674,12 @@ public:
         link(who.index() + 1);
     }
 
+    void hurry(token who) noexcept {
+        if ((connection_of(who).flags & quiet) != 0) {
+            link_due(who.index() + 1);
+        }
+    }
+
     void end_send(token who) noexcept {
         connection& at = connection_of(who);
         NETIO_ASSERT((at.flags & (attached | closing)) == attached);
@@ -9836,7 +9845,7 @@ private:
     static constexpr std::uint32_t accepts_armed = detail::uring_accepts_armed;
     static constexpr std::uint32_t submissions_max = 256;
     static constexpr std::uint32_t completions_most = 8192;
-    static constexpr std::uint32_t skips_most = 64;  // waits for what two batches of 128 bring
+    static constexpr std::uint32_t skips_most = 64;  // two batches and their sends, by eights
     static constexpr std::uint32_t batch_us_max = 10'000;
     static constexpr std::uint32_t batch_most = 128;
     static constexpr std::uint32_t batch_bytes_most = 256 * 1024;  // more leave the cache meanwhile
@@ -9978,8 +9987,8 @@ private:
     /// take what comes next. Together with the wait it would be written to others. Once only before
     /// each wait, or who writes again and again would keep everybody from being read.
     void hand_over_much() noexcept {
-        if (bytes_seen_ >= hand_over_bytes && !handed_over_ && ring_.pending() != 0 &&
-            ring_.unread() + settled_count_ == 0) {
+        if (bytes_seen_ >= hand_over_bytes && !handed_over_ && run_count_ != 0 &&
+            ring_.pending() != 0 && ring_.unread() + settled_count_ == 0) {
             handed_over_ = true;
             submit();
         }
@@ -10006,7 +10015,10 @@ private:
             let_timer_stand(timeout_ns);
             timeout_ns = forever_ns;
         }
-        enter(sleeps, timeout_ns);
+        // The timers may have filled the queue, and so handed over what is to be told now.
+        if (!sleeps || settled_count_ == 0) {
+            enter(sleeps, timeout_ns);
+        }
         if (to.count() == 0) {
             wake_word_.take(to);
         }
@@ -10036,7 +10048,7 @@ private:
     /// So many completions are waited for; 0: any. Fewer than came last, or everybody waits for the
     /// slowest, unless there were as many as one call brings: then there are more. Each may take
     /// one of the buffers lent, and what is written in answer needs buffers, too: those that are
-    /// free, and those of the sends that this call hands over.
+    /// free, and those of the sends among what this call hands over.
     std::uint32_t batch_wanted() const noexcept {
         const std::uint32_t quarter = messages_seen_ / 4 > 4 ? messages_seen_ / 4 : 4;
         const std::uint32_t spared = messages_seen_ < call_brings_ ? quarter : 0;
@@ -10137,7 +10149,8 @@ private:
     void bound_sleep() noexcept {
         static constexpr detail::uring::time_span sent_late{0, quiet_ns_max};
         static constexpr detail::uring::time_span closed_late{0, closed_ns_max};
-        if (closing_count_ != 0) {
+        // Where the pool is empty somebody may wait for what was sent, too.
+        if (closing_count_ != 0 || pool_->room(side::output) == 0) {
             let_stand(closed_timer_stands_, closed_timer_token, closed_late);
         } else if (!closed_timer_stands_) {
             let_stand(sent_timer_stands_, sent_timer_token, sent_late);
@@ -10424,6 +10437,7 @@ private:
         } else if (ring_.took(at.receive_count)) {
             const token who = token::of(index, at.generation);
             at = connection{};
+            NETIO_ASSERT(closing_count_ != 0);
             --closing_count_;
             to.put(who, operation::close, event_kind::closed);
         } else {
@@ -17401,6 +17415,12 @@ private:
 
     void start_output(connection& c) noexcept {
         if (c.output_.words == 0 || c.has(flags::sending | flags::output_dead)) {
+            // Whatever brought us here may wait for the end of a send for which nobody waited.
+            if constexpr (backend_sends_quietly<Backend>) {
+                if (c.has(flags::sending)) {
+                    w_.backend.hurry(who_of(c));
+                }
+            }
             return;
         }
         bytes pieces[output_pieces_max];
@@ -18604,8 +18624,8 @@ private:
             return field_refused("trusted");  // any stranger could hold the buffers
         }
         if (wanted.worker != every_worker && wanted.worker >= sizes_.workers_max) {
-            failure_.needed = sizes_.workers_max;
-            failure_.given = wanted.worker;
+            failure_.needed = wanted.worker + 1;  // workers
+            failure_.given = sizes_.workers_max;
             return field_refused("worker");
         }
         if (wanted.proxy == proxy_mode::required && wanted.times.preface_ms < 3000) {

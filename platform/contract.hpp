@@ -193,11 +193,13 @@ concept backend_sends_now = requires(B b, std::span<const bytes> slices, token w
 
 /// A send's event ends the wait it comes in. Where nobody waits for it, that is a wait for nothing:
 /// a backend may offer `send_quietly`, under the preconditions of `start_send`. Its one event comes
-/// with the next that comes anyhow, or `quiet_ns_max` after the kernel was told.
+/// with the next that comes anyhow, or `quiet_ns_max` after the kernel was told. `hurry(who)`, with
+/// a send of `who` outstanding: somebody waits for it by now, so the next wait does not sleep.
 template <class B>
 concept backend_sends_quietly = requires(B b, std::span<const bytes> slices, token who) {
     { B::quiet_ns_max } -> std::convertible_to<std::uint64_t>;
     { b.send_quietly(who, slices) } noexcept;
+    { b.hurry(who) } noexcept;
 };
 
 /// Where one call can bring many events, it may pay to wait a little for more of them: a backend

@@ -764,6 +764,12 @@ public:
         link(who.index() + 1);
     }
 
+    void hurry(token who) noexcept {
+        if ((connection_of(who).flags & quiet) != 0) {
+            link_due(who.index() + 1);
+        }
+    }
+
     void end_send(token who) noexcept {
         connection& at = connection_of(who);
         NETIO_ASSERT((at.flags & (attached | closing)) == attached);
@@ -929,7 +935,7 @@ private:
     static constexpr std::uint32_t accepts_armed = detail::uring_accepts_armed;
     static constexpr std::uint32_t submissions_max = 256;
     static constexpr std::uint32_t completions_most = 8192;
-    static constexpr std::uint32_t skips_most = 64;  // waits for what two batches of 128 bring
+    static constexpr std::uint32_t skips_most = 64;  // two batches and their sends, by eights
     static constexpr std::uint32_t batch_us_max = 10'000;
     static constexpr std::uint32_t batch_most = 128;
     static constexpr std::uint32_t batch_bytes_most = 256 * 1024;  // more leave the cache meanwhile
@@ -1071,8 +1077,8 @@ private:
     /// take what comes next. Together with the wait it would be written to others. Once only before
     /// each wait, or who writes again and again would keep everybody from being read.
     void hand_over_much() noexcept {
-        if (bytes_seen_ >= hand_over_bytes && !handed_over_ && ring_.pending() != 0 &&
-            ring_.unread() + settled_count_ == 0) {
+        if (bytes_seen_ >= hand_over_bytes && !handed_over_ && run_count_ != 0 &&
+            ring_.pending() != 0 && ring_.unread() + settled_count_ == 0) {
             handed_over_ = true;
             submit();
         }
@@ -1099,7 +1105,10 @@ private:
             let_timer_stand(timeout_ns);
             timeout_ns = forever_ns;
         }
-        enter(sleeps, timeout_ns);
+        // The timers may have filled the queue, and so handed over what is to be told now.
+        if (!sleeps || settled_count_ == 0) {
+            enter(sleeps, timeout_ns);
+        }
         if (to.count() == 0) {
             wake_word_.take(to);
         }
@@ -1129,7 +1138,7 @@ private:
     /// So many completions are waited for; 0: any. Fewer than came last, or everybody waits for the
     /// slowest, unless there were as many as one call brings: then there are more. Each may take
     /// one of the buffers lent, and what is written in answer needs buffers, too: those that are
-    /// free, and those of the sends that this call hands over.
+    /// free, and those of the sends among what this call hands over.
     std::uint32_t batch_wanted() const noexcept {
         const std::uint32_t quarter = messages_seen_ / 4 > 4 ? messages_seen_ / 4 : 4;
         const std::uint32_t spared = messages_seen_ < call_brings_ ? quarter : 0;
@@ -1230,7 +1239,8 @@ private:
     void bound_sleep() noexcept {
         static constexpr detail::uring::time_span sent_late{0, quiet_ns_max};
         static constexpr detail::uring::time_span closed_late{0, closed_ns_max};
-        if (closing_count_ != 0) {
+        // Where the pool is empty somebody may wait for what was sent, too.
+        if (closing_count_ != 0 || pool_->room(side::output) == 0) {
             let_stand(closed_timer_stands_, closed_timer_token, closed_late);
         } else if (!closed_timer_stands_) {
             let_stand(sent_timer_stands_, sent_timer_token, sent_late);
@@ -1517,6 +1527,7 @@ private:
         } else if (ring_.took(at.receive_count)) {
             const token who = token::of(index, at.generation);
             at = connection{};
+            NETIO_ASSERT(closing_count_ != 0);
             --closing_count_;
             to.put(who, operation::close, event_kind::closed);
         } else {

@@ -76,7 +76,8 @@ struct listen_options {
     bool reuse_port = false;
     /// The only worker that accepts from it: with `reuse_port`, each worker may have a listener of
     /// its own. Clients beyond that worker's share of the slots are refused, for no other worker
-    /// can take them; a listener that all share leaves them to whoever has a slot.
+    /// can take them; a listener that all share leaves them to whoever has a slot. The system deals
+    /// clients out to it from `listen` on: while its worker does not run they wait.
     std::uint32_t worker = every_worker;
     std::uint32_t defer_accept_s = 0;    ///< TCP_DEFER_ACCEPT; deadlines start at accept
     std::uint32_t fast_open = 0;         ///< TCP_FASTOPEN queue

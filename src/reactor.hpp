@@ -1069,6 +1069,12 @@ private:
 
     void start_output(connection& c) noexcept {
         if (c.output_.words == 0 || c.has(flags::sending | flags::output_dead)) {
+            // Whatever brought us here may wait for the end of a send for which nobody waited.
+            if constexpr (backend_sends_quietly<Backend>) {
+                if (c.has(flags::sending)) {
+                    w_.backend.hurry(who_of(c));
+                }
+            }
             return;
         }
         bytes pieces[output_pieces_max];

@@ -514,8 +514,8 @@ private:
             return field_refused("trusted");  // any stranger could hold the buffers
         }
         if (wanted.worker != every_worker && wanted.worker >= sizes_.workers_max) {
-            failure_.needed = sizes_.workers_max;
-            failure_.given = wanted.worker;
+            failure_.needed = wanted.worker + 1;  // workers
+            failure_.given = sizes_.workers_max;
             return field_refused("worker");
         }
         if (wanted.proxy == proxy_mode::required && wanted.times.preface_ms < 3000) {

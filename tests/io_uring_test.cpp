@@ -475,7 +475,10 @@ NETIO_RING_CASE("serves 1,000 ready connections of a server with at most ten cal
             client.send(text);
         }
         ring_sys::reset();
-        while (!std::all_of(clients.begin(), clients.end(), ring_answered)) {
+        const auto all_answered = [&] {
+            return std::all_of(clients.begin(), clients.end(), ring_answered);
+        };
+        for (int turns = 0; turns < 1'000 && !all_answered(); ++turns) {
             server.run_once(1'000);
         }
         CHECK(handler.bytes == 64'000 * round);
@@ -731,14 +734,86 @@ NETIO_RING_CASE("waits for a batch no longer than the wait itself, and 10 ms at 
     }
 }
 
+NETIO_RING_CASE("does not sleep before the event of a quiet send that somebody waits for by now") {
+    ring_rig rig;
+    ring_door door(rig);
+    std::vector<ring_client> clients = ring_clients(rig, door, 1);
+    const netio::bytes byte = netio::as_bytes(std::string_view("x"));
+    for (const bool waited_for : {true, false}) {
+        rig.backend.send_quietly(who_of(0), {&byte, 1});
+        if (waited_for) {
+            rig.backend.hurry(who_of(0));
+        }
+        ring_sys::reset();
+        rig.wait(1'000'000);
+        CHECK(ring_sys::least_most == (waited_for ? 0 : 1));
+        CHECK(rig.until(event_kind::sent).byte_count == 1);
+    }
+    rig.backend.start_send(who_of(0), {&byte, 1});
+    rig.backend.hurry(who_of(0));  // nothing to do: this one ends its wait anyhow
+    CHECK(rig.until(event_kind::sent).byte_count == 1);
+    rig.close(who_of(0));
+}
+
+namespace {
+
+/// Whatever anybody says is passed on to the first of them.
+struct ring_first_hears {
+    netio::connection_id first{};
+    std::uint32_t heard = 0;
+    std::size_t on_data(netio::connection& peer, netio::bytes in) noexcept {
+        first = first == netio::connection_id{} ? peer.id() : first;
+        heard += static_cast<std::uint32_t>(in.size());
+        return peer.find(first)->write(in);
+    }
+};
+
+}  // namespace
+
+NETIO_RING_CASE("sends what another writes later in a turn without waiting for a timer") {
+    const auto memory = std::make_unique<netio::storage<ring_limits, ring_backend>>();
+    ring_first_hears handler;
+    netio::server<ring_first_hears, ring_backend> server{*memory, handler};
+    REQUIRE(server.listen({.address = "127.0.0.1"}) == netio::error::none);
+    server.run_once(0);
+    ring_client first(server.local().port);
+    ring_client second(server.local().port);
+    const auto turn_until = [&](std::uint32_t heard) {
+        for (int turns = 0; turns < 1'000 && handler.heard < heard; ++turns) {
+            server.run_once(1);
+        }
+        CHECK(handler.heard == heard);
+    };
+    first.send("1");
+    turn_until(1);
+    second.send("2");
+    turn_until(2);
+    server.run_once(0);
+    server.run_once(0);
+    CHECK(first.receive(2) == "12");
+    first.send("a");
+    second.send("b");
+    server.run_once(1'000);
+    REQUIRE(handler.heard == 4);  // in one turn: the second found the first one's send under way
+    ring_sys::reset();
+    server.run_once(1'000);
+    CHECK(ring_sys::least_most == 0);
+    server.run_once(0);
+    CHECK(first.receive(2) == "ab");
+    server.stop();
+    for (int turns = 0; turns < 1'000 && server.run_once(1); ++turns) {
+    }
+}
+
 NETIO_RING_CASE("leaves a timer standing for what it may tell late, and another for closes") {
     ring_rig rig;
+    ring_sys::patient = true;  // none of them goes off, however slow this machine is
     ring_door door(rig);
     std::vector<ring_client> clients = ring_clients(rig, door, 2);
     const std::string text(64, 'x');
     const netio::bytes slice = netio::as_bytes(text);
     ring_sys::reset();
-    ring_sys::patient = true;  // none of them goes off, however slow this machine is
+    ring_sys::patient = true;
     for (int round = 0; round < 5; ++round) {
         clients[0].send("ping");
         CHECK(rig.text_of(rig.until(event_kind::received)) == "ping");

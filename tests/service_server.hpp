@@ -756,8 +756,8 @@ struct service_server {
         CHECK(client_os::open_handles() == handles);
     }
 
-    /// A listener each, on the same port where the system has that: each worker accepts what comes
-    /// to its own, so who comes is answered only while its worker turns.
+    /// A listener each: a worker accepts what comes to its own, so who comes is answered only while
+    /// that worker turns.
     static void listener_each() {
         netio::limits sizes = service_limits;
         sizes.workers_max = 2;
