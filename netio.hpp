@@ -4999,7 +4999,7 @@ inline constexpr std::uint32_t spin_us_max = 1'000'000;
 /// * `{.batch_us = 0}` is latency first: the first event ends every wait.
 /// * `{.batch_us = 0, .spin_us = 50}` spins: the lowest latency, for a CPU of its own while busy.
 ///
-/// `bench/run peers` measures what each costs.
+/// What each costs is measured in docs/performance.md.
 struct wait_options {
     /// While messages come several at a time, a wait lasts so long for more of them, microseconds,
     /// at most 10,000; a wake by `stop` or a post waits as long. On io_uring only, with Linux 6.12
@@ -7719,6 +7719,25 @@ struct block_links {
     std::uint32_t next;
 };
 
+/// Where the blocks of a backend lie, one kind after the other.
+template <class Connection, class Listener, class DatagramSocket, class DatagramSend>
+struct block_places {
+    std::size_t connections = 0;
+    std::size_t listeners = 0;
+    std::size_t datagram_sockets = 0;
+    std::size_t datagram_sends = 0;
+
+    /// `from` on; where the next part may begin.
+    constexpr std::size_t place(std::size_t from, const backend_limits& sizes) noexcept {
+        connections = aligned(from);
+        listeners = aligned(connections + sizes.connections * sizeof(Connection));
+        datagram_sockets = aligned(listeners + sizes.listeners * sizeof(Listener));
+        datagram_sends =
+            aligned(datagram_sockets + sizes.datagram_sockets * sizeof(DatagramSocket));
+        return aligned(datagram_sends + sizes.datagram_sends * sizeof(DatagramSend));
+    }
+};
+
 /// The blocks of a backend and the two lines that run through them: blocks whose next step needs no
 /// event of the kernel, and receives that wait for a buffer, in the order they came. Blocks have
 /// `flags` and `next`, those that receive `starved`, too. All zero: no block is in a line.
@@ -8328,11 +8347,7 @@ private:
     static constexpr std::uint32_t datagrams_max = 16;
 
     /// Where everything lies in the memory given.
-    struct layout {
-        std::size_t connections = 0;
-        std::size_t listeners = 0;
-        std::size_t datagram_sockets = 0;
-        std::size_t datagram_sends = 0;
+    struct layout : detail::block_places<connection, listener, datagram_socket, datagram_send> {
         std::size_t end = 0;
         std::uint32_t ready_max = 0;
 
@@ -8342,15 +8357,7 @@ private:
             const std::uint64_t all = std::uint64_t{sizes.connections} + sizes.listeners +
                                       sizes.datagram_sockets + 2;
             out.ready_max = all < 256 ? static_cast<std::uint32_t>(all) : 256;
-            out.connections = detail::aligned(out.ready_max * sizeof(epoll_event));
-            out.listeners =
-                detail::aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets =
-                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = detail::aligned(
-                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
-            out.end =
-                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            out.end = out.place(out.ready_max * sizeof(epoll_event), sizes);
             return out;
         }
     };
@@ -9857,26 +9864,14 @@ private:
     static constexpr int entries_tried_max = 1000;
 
     /// Where everything lies in the memory given.
-    struct layout {
+    struct layout : detail::block_places<connection, listener, datagram_socket, datagram_send> {
         std::size_t scratches = 0;
-        std::size_t connections = 0;
-        std::size_t listeners = 0;
-        std::size_t datagram_sockets = 0;
-        std::size_t datagram_sends = 0;
         std::size_t end = 0;
 
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
             out.scratches = detail::uring_lending::memory_bytes;
-            out.connections = detail::aligned(out.scratches + submissions_max * sizeof(scratch));
-            out.listeners =
-                detail::aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets =
-                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = detail::aligned(
-                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
-            out.end =
-                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            out.end = out.place(out.scratches + submissions_max * sizeof(scratch), sizes);
             return out;
         }
     };
@@ -11396,12 +11391,8 @@ private:
     static constexpr std::int64_t seconds_max = 24 * 60 * 60;  // what every kernel takes
 
     /// Where everything lies in the memory given.
-    struct layout {
+    struct layout : detail::block_places<connection, listener, datagram_socket, datagram_send> {
         std::size_t changes = 0;
-        std::size_t connections = 0;
-        std::size_t listeners = 0;
-        std::size_t datagram_sockets = 0;
-        std::size_t datagram_sends = 0;
         std::size_t end = 0;
         std::uint32_t ready_max = 0;
 
@@ -11413,15 +11404,7 @@ private:
                                       sizes.datagram_sockets * std::uint64_t{2} + 2;
             out.ready_max = all < 256 ? static_cast<std::uint32_t>(all) : 256;
             out.changes = detail::aligned(out.ready_max * sizeof(kernel_event));
-            out.connections = detail::aligned(out.changes + out.ready_max * sizeof(kernel_event));
-            out.listeners =
-                detail::aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets =
-                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = detail::aligned(
-                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
-            out.end =
-                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            out.end = out.place(out.changes + out.ready_max * sizeof(kernel_event), sizes);
             return out;
         }
     };
@@ -14562,25 +14545,13 @@ private:
     static constexpr std::size_t send_bytes_max = 256 * 1024;
 
     /// Where everything lies in the memory given.
-    struct layout {
-        std::size_t connections = 0;
-        std::size_t listeners = 0;
-        std::size_t datagram_sockets = 0;
-        std::size_t datagram_sends = 0;
+    struct layout : detail::block_places<connection, listener, datagram_socket, datagram_send> {
         std::size_t released = 0;
         std::size_t end = 0;
 
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
-            out.connections = detail::aligned(ready_room * sizeof(detail::windows::completion));
-            out.listeners =
-                detail::aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets =
-                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = detail::aligned(
-                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
-            out.released =
-                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            out.released = out.place(ready_room * sizeof(detail::windows::completion), sizes);
             out.end = detail::aligned(out.released + sizes.connections * sizeof(socket_type));
             return out;
         }

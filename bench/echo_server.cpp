@@ -139,14 +139,13 @@ netio::error listen(Server& server, const settings& chosen) {
         return server.listen(wanted);
     }
     wanted.reuse_port = true;
-    netio::error failed = netio::error::none;
     for (wanted.worker = 0; wanted.worker < chosen.sizes.workers_max; ++wanted.worker) {
-        if (failed == netio::error::none) {
-            failed = server.listen(wanted);
-            wanted.port = server.local(netio::listener_id{}).port;
+        if (const netio::error failed = server.listen(wanted); failed != netio::error::none) {
+            return failed;
         }
+        wanted.port = server.local(netio::listener_id{}).port;
     }
-    return failed;
+    return netio::error::none;
 }
 
 template <class Backend>

@@ -483,11 +483,7 @@ private:
     static constexpr std::uint32_t datagrams_max = 16;
 
     /// Where everything lies in the memory given.
-    struct layout {
-        std::size_t connections = 0;
-        std::size_t listeners = 0;
-        std::size_t datagram_sockets = 0;
-        std::size_t datagram_sends = 0;
+    struct layout : detail::block_places<connection, listener, datagram_socket, datagram_send> {
         std::size_t end = 0;
         std::uint32_t ready_max = 0;
 
@@ -497,15 +493,7 @@ private:
             const std::uint64_t all = std::uint64_t{sizes.connections} + sizes.listeners +
                                       sizes.datagram_sockets + 2;
             out.ready_max = all < 256 ? static_cast<std::uint32_t>(all) : 256;
-            out.connections = detail::aligned(out.ready_max * sizeof(epoll_event));
-            out.listeners =
-                detail::aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets =
-                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = detail::aligned(
-                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
-            out.end =
-                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            out.end = out.place(out.ready_max * sizeof(epoll_event), sizes);
             return out;
         }
     };

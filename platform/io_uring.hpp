@@ -947,26 +947,14 @@ private:
     static constexpr int entries_tried_max = 1000;
 
     /// Where everything lies in the memory given.
-    struct layout {
+    struct layout : detail::block_places<connection, listener, datagram_socket, datagram_send> {
         std::size_t scratches = 0;
-        std::size_t connections = 0;
-        std::size_t listeners = 0;
-        std::size_t datagram_sockets = 0;
-        std::size_t datagram_sends = 0;
         std::size_t end = 0;
 
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
             out.scratches = detail::uring_lending::memory_bytes;
-            out.connections = detail::aligned(out.scratches + submissions_max * sizeof(scratch));
-            out.listeners =
-                detail::aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets =
-                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = detail::aligned(
-                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
-            out.end =
-                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            out.end = out.place(out.scratches + submissions_max * sizeof(scratch), sizes);
             return out;
         }
     };

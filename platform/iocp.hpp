@@ -774,25 +774,13 @@ private:
     static constexpr std::size_t send_bytes_max = 256 * 1024;
 
     /// Where everything lies in the memory given.
-    struct layout {
-        std::size_t connections = 0;
-        std::size_t listeners = 0;
-        std::size_t datagram_sockets = 0;
-        std::size_t datagram_sends = 0;
+    struct layout : detail::block_places<connection, listener, datagram_socket, datagram_send> {
         std::size_t released = 0;
         std::size_t end = 0;
 
         static constexpr layout of(const backend_limits& sizes) noexcept {
             layout out;
-            out.connections = detail::aligned(ready_room * sizeof(detail::windows::completion));
-            out.listeners =
-                detail::aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets =
-                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = detail::aligned(
-                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
-            out.released =
-                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            out.released = out.place(ready_room * sizeof(detail::windows::completion), sizes);
             out.end = detail::aligned(out.released + sizes.connections * sizeof(socket_type));
             return out;
         }

@@ -445,12 +445,8 @@ private:
     static constexpr std::int64_t seconds_max = 24 * 60 * 60;  // what every kernel takes
 
     /// Where everything lies in the memory given.
-    struct layout {
+    struct layout : detail::block_places<connection, listener, datagram_socket, datagram_send> {
         std::size_t changes = 0;
-        std::size_t connections = 0;
-        std::size_t listeners = 0;
-        std::size_t datagram_sockets = 0;
-        std::size_t datagram_sends = 0;
         std::size_t end = 0;
         std::uint32_t ready_max = 0;
 
@@ -462,15 +458,7 @@ private:
                                       sizes.datagram_sockets * std::uint64_t{2} + 2;
             out.ready_max = all < 256 ? static_cast<std::uint32_t>(all) : 256;
             out.changes = detail::aligned(out.ready_max * sizeof(kernel_event));
-            out.connections = detail::aligned(out.changes + out.ready_max * sizeof(kernel_event));
-            out.listeners =
-                detail::aligned(out.connections + sizes.connections * sizeof(connection));
-            out.datagram_sockets =
-                detail::aligned(out.listeners + sizes.listeners * sizeof(listener));
-            out.datagram_sends = detail::aligned(
-                out.datagram_sockets + sizes.datagram_sockets * sizeof(datagram_socket));
-            out.end =
-                detail::aligned(out.datagram_sends + sizes.datagram_sends * sizeof(datagram_send));
+            out.end = out.place(out.changes + out.ready_max * sizeof(kernel_event), sizes);
             return out;
         }
     };

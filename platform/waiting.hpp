@@ -165,6 +165,25 @@ struct block_links {
     std::uint32_t next;
 };
 
+/// Where the blocks of a backend lie, one kind after the other.
+template <class Connection, class Listener, class DatagramSocket, class DatagramSend>
+struct block_places {
+    std::size_t connections = 0;
+    std::size_t listeners = 0;
+    std::size_t datagram_sockets = 0;
+    std::size_t datagram_sends = 0;
+
+    /// `from` on; where the next part may begin.
+    constexpr std::size_t place(std::size_t from, const backend_limits& sizes) noexcept {
+        connections = aligned(from);
+        listeners = aligned(connections + sizes.connections * sizeof(Connection));
+        datagram_sockets = aligned(listeners + sizes.listeners * sizeof(Listener));
+        datagram_sends =
+            aligned(datagram_sockets + sizes.datagram_sockets * sizeof(DatagramSocket));
+        return aligned(datagram_sends + sizes.datagram_sends * sizeof(DatagramSend));
+    }
+};
+
 /// The blocks of a backend and the two lines that run through them: blocks whose next step needs no
 /// event of the kernel, and receives that wait for a buffer, in the order they came. Blocks have
 /// `flags` and `next`, those that receive `starved`, too. All zero: no block is in a line.

@@ -116,7 +116,7 @@ inline constexpr std::uint32_t spin_us_max = 1'000'000;
 /// * `{.batch_us = 0}` is latency first: the first event ends every wait.
 /// * `{.batch_us = 0, .spin_us = 50}` spins: the lowest latency, for a CPU of its own while busy.
 ///
-/// `bench/run peers` measures what each costs.
+/// What each costs is measured in docs/performance.md.
 struct wait_options {
     /// While messages come several at a time, a wait lasts so long for more of them, microseconds,
     /// at most 10,000; a wake by `stop` or a post waits as long. On io_uring only, with Linux 6.12
