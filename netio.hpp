@@ -16,6 +16,8 @@
 //   floor 3 · src/wheel.hpp · deadlines: arm, move, cancel and expire in O(1), exact to the tick
 //   floor 3 · src/buffer_pool.hpp · buffers of one size, two quotas, wiped when given back
 //   floor 3 · src/post_queue.hpp · bounded queue of words from any thread to one owner
+//   floor 3 · src/kill_marks.hpp · ending one connection from any thread: a word each, and marked ones
+//   floor 3 · src/source_table.hpp · how many connections each source has: exact, bounded, shared
 //   floor 3 · src/proxy.hpp · PROXY protocol versions 1 and 2: parse and encode, with TLVs and CRC32C
 //   floor 3 · src/envelope.hpp · ARP1 envelopes: frame, decode into views, write without a heap
 //   floor 3 · src/options.hpp · run-time choices of listeners, connections and datagram sockets
@@ -1425,6 +1427,10 @@ struct limits {
     std::uint32_t datagram_sends_max = 64;
     /// Blocks of trusted proxies, all listeners together.
     std::uint32_t trusted_networks_max = 64;
+    /// Sources (`listen_options::source_connections_max`) that are counted apart, 8 to 20 bytes
+    /// each; further ones share one count. As many as connections where there can't be more.
+    /// 0: none, listeners can't bound their sources.
+    std::uint32_t sources_max = 0xFFFFFFFF;
     /// Events handled in one turn, 4 to 1,024. Small: few buffers in use at once, and hot ones.
     std::uint32_t events_per_turn = 32;
 
@@ -2530,6 +2536,416 @@ private:
 
 using post_queue = basic_post_queue<detail::atomic>;
 static_assert(sizeof(post_queue) == 192);
+
+NETIO_END
+
+// ==== src/kill_marks.hpp ==========================================================================
+// floor 3 · ending one connection from any thread: a word each, and marked ones
+
+#include <bit>
+
+NETIO_BEGIN
+
+/// What a kill word says of a slot. Each outranks those before it.
+enum class kill_kind : std::uint8_t {
+    none,   ///< free: nobody can be meant
+    live,   ///< in use, and nobody wants its end
+    close,  ///< to be closed orderly within `value` milliseconds
+    kill    ///< to be reset; `value` is the reason
+};
+
+/// The wish for one connection's end, as its worker finds it.
+struct kill_wish {
+    std::uint32_t generation = 0;
+    kill_kind kind = kill_kind::none;
+    std::uint32_t value = 0;
+};
+
+/// A view over the caller's words: one for each slot, which says in which life it is and whether
+/// anybody wants its end, and the marks of those that have news, two levels of bits. So a wish
+/// can't fail for want of room, and a worker that looks for wishes pays for those there are, not
+/// for its slots.
+///
+/// Whoever wants an end writes the word of that life and no other, then the marks from the slot
+/// upwards; the worker takes the marks from the top down and then reads the word. What it misses
+/// on its way is marked at the top after it passed there, and so found the next time.
+///
+/// `Atomic` is detail::atomic, see kill_marks below; a test tries every order of the steps.
+template <template <class> class Atomic>
+class basic_kill_marks {
+    using word = Atomic<std::uint64_t>;
+    static_assert(sizeof(word) == 8);
+
+public:
+    static constexpr std::uint32_t value_max = (1u << 30) - 1;
+
+    /// 8-byte words for so many slots: one each, and of the marks one for 64 and one for 4,096.
+    static constexpr std::size_t words_for(std::uint32_t slots) noexcept {
+        return std::size_t{slots} + leaves(slots) + tops(slots);
+    }
+
+    /// `words` are as many as `words_for(slots)`, all zero. Before any other call.
+    void attach(std::byte* words, std::uint32_t slots) noexcept {
+        NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(words) % 8 == 0);
+        words_ = reinterpret_cast<word*>(words);
+        leaves_ = words_ + slots;
+        tops_ = leaves_ + leaves(slots);
+        slots_ = slots;
+    }
+
+    // ---- the worker's
+
+    /// The slot's next life begins. Before anybody is told its id.
+    void begin(std::uint32_t index, std::uint32_t generation) noexcept {
+        NETIO_ASSERT(index < slots_);
+        words_[index].store(pack({generation, kill_kind::live, 0}), detail::ordering::relaxed);
+    }
+    /// That life is over: wishes for its end are stale from here on.
+    void end(std::uint32_t index) noexcept {
+        NETIO_ASSERT(index < slots_);
+        words_[index].store(0, detail::ordering::relaxed);
+    }
+
+    /// There may be marks. Any thread.
+    bool any() const noexcept { return news_.load(detail::ordering::relaxed) != 0; }
+
+    /// Calls `each(index, kill_wish)` for at most `most` marked slots; the others stay marked. A
+    /// wish may be older than the slot's present life: it names the one it was meant for.
+    template <class Each>
+    void take(std::uint32_t most, const Each& each) noexcept {
+        if (!any() || news_.exchange(0, detail::ordering::acquire_release) == 0) {
+            return;
+        }
+        for (std::uint32_t top = 0; top < tops(slots_); ++top) {
+            std::uint64_t full = tops_[top].exchange(0, detail::ordering::acquire_release);
+            for (; full != 0; full &= full - 1) {
+                const std::uint32_t leaf = top * 64 + lowest(full);
+                std::uint64_t marks = leaves_[leaf].exchange(0, detail::ordering::acquire_release);
+                for (; marks != 0 && most != 0; marks &= marks - 1, --most) {
+                    const std::uint32_t index = leaf * 64 + lowest(marks);
+                    each(index, unpack(words_[index].load(detail::ordering::relaxed)));
+                }
+                if (marks != 0) {
+                    leaves_[leaf].fetch_or(marks, detail::ordering::relaxed);
+                    tops_[top].fetch_or(full, detail::ordering::release);
+                    news_.store(1, detail::ordering::release);
+                    return;
+                }
+            }
+        }
+    }
+
+    // ---- any thread
+
+    /// Wants the end of slot `index` in the life `generation`. True: it is marked, and the worker
+    /// is to be woken. False: that life is over (counted as stale), or as much was wanted already.
+    /// A shorter close counts as more.
+    bool want(std::uint32_t index, kill_wish wish) noexcept {
+        NETIO_ASSERT(wish.kind == kill_kind::close || wish.kind == kill_kind::kill);
+        NETIO_ASSERT(wish.value <= value_max);
+        if (index >= slots_) {
+            return stale();
+        }
+        word& at = words_[index];
+        std::uint64_t seen = at.load(detail::ordering::relaxed);
+        do {
+            const kill_wish now = unpack(seen);
+            if (now.generation != wish.generation || now.kind == kill_kind::none) {
+                return stale();
+            }
+            const bool less = now.kind > wish.kind || now.kind == kill_kind::kill ||
+                              (now.kind == kill_kind::close && now.value <= wish.value &&
+                               wish.kind == kill_kind::close);
+            if (less) {
+                return false;
+            }
+        } while (!at.compare_exchange_weak(seen, pack(wish), detail::ordering::relaxed));
+        // Each release carries the ones before it to whoever takes the mark above.
+        leaves_[index / 64].fetch_or(std::uint64_t{1} << index % 64, detail::ordering::release);
+        tops_[index / 4096].fetch_or(std::uint64_t{1} << index / 64 % 64,
+                                     detail::ordering::release);
+        news_.store(1, detail::ordering::release);
+        return true;
+    }
+
+    /// Wishes for connections that were gone.
+    std::uint64_t stale_count() const noexcept {
+        return stale_.load(detail::ordering::relaxed);
+    }
+
+private:
+    static constexpr std::uint32_t leaves(std::uint32_t slots) noexcept {
+        return (slots + 63) / 64;
+    }
+    static constexpr std::uint32_t tops(std::uint32_t slots) noexcept {
+        return (slots + 4095) / 4096;
+    }
+    static std::uint32_t lowest(std::uint64_t marks) noexcept {
+        return static_cast<std::uint32_t>(std::countr_zero(marks));
+    }
+    static constexpr std::uint64_t pack(kill_wish of) noexcept {
+        return std::uint64_t{of.generation} << 32 |
+               std::uint64_t{static_cast<std::uint8_t>(of.kind)} << 30 | of.value;
+    }
+    static constexpr kill_wish unpack(std::uint64_t bits) noexcept {
+        return {static_cast<std::uint32_t>(bits >> 32),
+                static_cast<kill_kind>(bits >> 30 & 3),
+                static_cast<std::uint32_t>(bits & value_max)};
+    }
+    bool stale() noexcept {
+        stale_.fetch_add(1, detail::ordering::relaxed);
+        return false;
+    }
+
+    word* words_ = nullptr;
+    word* leaves_ = nullptr;
+    word* tops_ = nullptr;
+    std::uint32_t slots_ = 0;
+    Atomic<std::uint32_t> news_{0};
+    Atomic<std::uint64_t> stale_{0};
+};
+
+using kill_marks = basic_kill_marks<detail::atomic>;
+
+NETIO_END
+
+// ==== src/source_table.hpp ========================================================================
+// floor 3 · how many connections each source has: exact, bounded, shared
+
+NETIO_BEGIN
+
+/// Those who are counted as one: an IPv4 address, or the IPv6 addresses of one network, since a
+/// single machine commonly has all 2^64 of those. Others (unix, none) are not counted.
+struct source {
+    std::uint64_t prefix = 0;
+    address_family family = address_family::none;
+
+    constexpr bool operator==(const source&) const noexcept = default;
+};
+
+/// The first `ipv4_bits` (1 to 32) or `ipv6_bits` (1 to 64) of an address. An IPv4 address in IPv6
+/// form is the IPv4 address.
+constexpr source source_of(const endpoint& who, std::uint32_t ipv4_bits = 32,
+                           std::uint32_t ipv6_bits = 64) noexcept {
+    const endpoint plain = unmapped(who);
+    const bool narrow = plain.family == address_family::ipv4;
+    if (!narrow && plain.family != address_family::ipv6) {
+        return {};
+    }
+    NETIO_ASSERT(ipv4_bits >= 1 && ipv4_bits <= 32 && ipv6_bits >= 1 && ipv6_bits <= 64);
+    const std::uint32_t all = narrow ? 32 : 64;
+    std::uint64_t first = 0;
+    for (std::uint32_t at = 0; at < all / 8; ++at) {
+        first = first << 8 | plain.address[at];
+    }
+    const std::uint32_t dropped = all - (narrow ? ipv4_bits : ipv6_bits);
+    return {first >> dropped << dropped, plain.family};
+}
+
+namespace detail {
+
+/// SipHash-1-3 (Aumasson and Bernstein) of nine bytes, the prefix in little-endian order and the
+/// family: without the key nobody can choose sources that share a place.
+constexpr std::uint64_t hash_of(const source& from, const std::uint64_t (&key)[2]) noexcept {
+    std::uint64_t a = key[0] ^ 0x736f6d6570736575;
+    std::uint64_t b = key[1] ^ 0x646f72616e646f6d;
+    std::uint64_t c = key[0] ^ 0x6c7967656e657261;
+    std::uint64_t d = key[1] ^ 0x7465646279746573;
+    const auto round = [&] {
+        a += b;
+        b = std::rotl(b, 13) ^ a;
+        a = std::rotl(a, 32);
+        c += d;
+        d = std::rotl(d, 16) ^ c;
+        a += d;
+        d = std::rotl(d, 21) ^ a;
+        c += b;
+        b = std::rotl(b, 17) ^ c;
+        c = std::rotl(c, 32);
+    };
+    for (const std::uint64_t word :
+         {from.prefix, std::uint64_t{9} << 56 | static_cast<std::uint64_t>(from.family)}) {
+        d ^= word;
+        round();
+        a ^= word;
+    }
+    c ^= 0xff;
+    round();
+    round();
+    round();
+    return a ^ b ^ c ^ d;
+}
+
+}  // namespace detail
+
+/// A view over the caller's words: connections of each source, counted by all workers at once
+/// without a lock. A source has one of sixteen places, eight beside each other in each of two lines
+/// of the cache that its hash names; the place holds 40 more bits of the hash and the count.
+///
+/// Two workers may put one source into two places at the same moment. So whoever counted looks
+/// again: what stands in all places of a source together is never above its bound once `acquire`
+/// has said yes.
+///
+/// `Atomic` is detail::atomic, see source_table below; a test puts other threads' steps between
+/// ours.
+template <template <class> class Atomic>
+class basic_source_table {
+    using word = Atomic<std::uint64_t>;
+    static_assert(sizeof(word) == 8);
+
+public:
+    static constexpr std::uint32_t line_places = 8;
+    static constexpr std::uint32_t connections_max = (1u << 24) - 1;  // of one source
+
+    /// So many words for so many connections: a power of two, twice as many at least, so that with
+    /// each connection from a source of its own practically none is without a place.
+    static constexpr std::uint32_t words_for(std::uint32_t connections) noexcept {
+        return connections <= line_places ? 2 * line_places
+                                          : std::bit_ceil(connections + connections / 4);
+    }
+
+    /// `words` are `count` (as of `words_for`) 8-byte words, all zero, best at the begin of a line
+    /// of the cache. `key` is random and secret. Before any other call.
+    void attach(std::byte* words, std::uint32_t count, std::uint64_t key_low,
+                std::uint64_t key_high) noexcept {
+        NETIO_ASSERT(words != nullptr && reinterpret_cast<std::uintptr_t>(words) % 8 == 0);
+        NETIO_ASSERT(count >= 2 * line_places && (count & (count - 1)) == 0);
+        words_ = reinterpret_cast<word*>(words);
+        count_ = count;
+        key_[0] = key_low;
+        key_[1] = key_high;
+    }
+
+    /// One more connection of this source: the place it is counted in, to be given back once with
+    /// `release`, or none_index if the source has `most` already. Any thread.
+    ///
+    /// A source that finds its sixteen places taken shares one count, bounded by the same `most`,
+    /// with all others in that case: it is neither free of the bound nor shut out.
+    std::uint32_t acquire(const source& from, std::uint32_t most) noexcept {
+        NETIO_ASSERT(from.family != address_family::none);
+        NETIO_ASSERT(most <= connections_max);
+        const place_of at = places(from);
+        for (std::uint32_t tries = 0; tries < tries_max; ++tries) {
+            const found now = look(at);
+            if (now.sum >= most) {
+                break;
+            }
+            const std::uint32_t place = now.place != none_index ? now.place : now.free;
+            if (place == none_index) {
+                return acquire_shared(most);
+            }
+            std::uint64_t seen = now.value;
+            const std::uint64_t wanted = now.place != none_index ? seen + 1 : at.tag << 24 | 1;
+            if (!words_[place].compare_exchange_weak(seen, wanted)) {
+                continue;
+            }
+            if (look(at).sum <= most) {
+                return place;
+            }
+            release(place);
+        }
+        refused_.fetch_add(1, detail::ordering::relaxed);
+        return none_index;
+    }
+
+    /// Gives back what `acquire` gave. Any thread. Nothing of a source stays once its last
+    /// connection is gone.
+    void release(std::uint32_t place) noexcept {
+        NETIO_ASSERT(place <= count_);
+        word& at = place == count_ ? shared_ : words_[place];
+        std::uint64_t seen = at.load(detail::ordering::relaxed);
+        NETIO_ASSERT((seen & count_mask) != 0);
+        while (!at.compare_exchange_weak(seen, (seen & count_mask) == 1 ? 0 : seen - 1)) {
+        }
+    }
+
+    /// Connections of a source now. Any thread; what it says may be old by the time it is read.
+    std::uint32_t count_of(const source& from) const noexcept { return look(places(from)).sum; }
+
+    /// Places in use are counted as asked: for a report, not for each connection.
+    pool_stats stats() const noexcept {
+        std::uint32_t in_use = 0;
+        for (std::uint32_t at = 0; at < count_; ++at) {
+            in_use += words_[at].load(detail::ordering::relaxed) != 0 ? 1 : 0;
+        }
+        return {"sources", count_, in_use, in_use, refused_.load(detail::ordering::relaxed)};
+    }
+    /// Connections that are counted together for want of a place of their source's own.
+    std::uint32_t without_place() const noexcept {
+        return static_cast<std::uint32_t>(shared_.load(detail::ordering::relaxed));
+    }
+
+private:
+    static constexpr std::uint64_t count_mask = connections_max;
+    static constexpr std::uint32_t tries_max = 16;
+
+    struct place_of {
+        std::uint32_t first, second;  // lines, as their first place
+        std::uint64_t tag;
+    };
+    struct found {
+        std::uint32_t sum = 0;             // connections in all places of this source
+        std::uint32_t place = none_index;  // the first of them
+        std::uint32_t free = none_index;   // in the line with more free ones
+        std::uint64_t value = 0;           // of `place`, else of `free`
+    };
+
+    place_of places(const source& from) const noexcept {
+        const std::uint64_t hash = detail::hash_of(from, key_);
+        const std::uint32_t lines = count_ / line_places;
+        const auto first = static_cast<std::uint32_t>(hash) & (lines - 1);
+        // The other one is never the same: the distance is odd and lines are a power of two.
+        const auto apart = static_cast<std::uint32_t>(hash >> 32 & 0x1FFF) | 1;
+        const std::uint32_t second = (first + apart) & (lines - 1);
+        return {first * line_places, second * line_places, hash >> 24};
+    }
+
+    found look(const place_of& at) const noexcept {
+        found out;
+        std::uint32_t free_most = 0;
+        for (const std::uint32_t line : {at.first, at.second}) {
+            std::uint32_t free_count = 0;
+            std::uint32_t free_place = none_index;
+            for (std::uint32_t place = line; place < line + line_places; ++place) {
+                const std::uint64_t value = words_[place].load();
+                if (value == 0) {
+                    ++free_count;
+                    free_place = place;
+                } else if (value >> 24 == at.tag) {
+                    out.sum += static_cast<std::uint32_t>(value & count_mask);
+                    if (out.place == none_index) {
+                        out.place = place;
+                        out.value = value;
+                    }
+                }
+            }
+            if (free_count > free_most) {
+                free_most = free_count;
+                out.free = free_place;
+            }
+        }
+        return out;
+    }
+
+    NETIO_COLD std::uint32_t acquire_shared(std::uint32_t most) noexcept {
+        std::uint64_t seen = shared_.load(detail::ordering::relaxed);
+        while (seen < most) {
+            if (shared_.compare_exchange_weak(seen, seen + 1)) {
+                return count_;
+            }
+        }
+        refused_.fetch_add(1, detail::ordering::relaxed);
+        return none_index;
+    }
+
+    word* words_ = nullptr;
+    std::uint32_t count_ = 0;
+    std::uint64_t key_[2] = {};
+    Atomic<std::uint64_t> shared_{0};
+    Atomic<std::uint64_t> refused_{0};
+};
+
+using source_table = basic_source_table<detail::atomic>;
 
 NETIO_END
 
@@ -4966,6 +5382,10 @@ struct listen_options {
     std::uint32_t fast_open = 0;         ///< TCP_FASTOPEN queue
     /// Connections of this listener at once; 0: only the global bound.
     std::uint32_t connections_max = 0;
+    /// Of those, at most so many of one source, counted over all listeners that have this bound: an
+    /// IPv4 address or an IPv6 /64, of the client that PROXY names where it is required. 0: no
+    /// bound. Unix sockets, and proxies that speak for themselves (LOCAL), have none.
+    std::uint32_t source_connections_max = 0;
     proxy_mode proxy = proxy_mode::off;
     proxy_accept versions = proxy_accept::either;
     /// Networks a PROXY header is believed from, "10.0.0.0/8, 2001:db8::/32"; empty: from any peer
@@ -5173,6 +5593,8 @@ concept backend = requires(B b, const B constant, mutable_bytes memory, std::spa
     { B::local_of(handle) } noexcept -> std::same_as<result<endpoint>>;
     { B::close_handle(handle, bool{}) } noexcept;
     { B::reserve_descriptors(timeout_ns) } noexcept -> std::same_as<std::uint64_t>;
+    /// Fills `memory` with what nobody can foretell (for keyed hashes); false: the system has none.
+    { B::fill_random(memory) } noexcept -> std::same_as<bool>;
 
     { b.open(memory, sizes, pool) } noexcept -> std::same_as<os_status>;
     { b.close() } noexcept;
@@ -5251,9 +5673,10 @@ class output_queue {
 public:
     /// Where a queue begins and how many words it uses; all-zero is empty.
     struct position {
-        std::uint8_t first = 0;
-        std::uint8_t words = 0;
+        std::uint8_t first : 4 = 0;
+        std::uint8_t words : 4 = 0;
     };
+    static_assert(sizeof(position) == 1 && output_pieces_max < 16);
 
     output_queue(std::uint64_t* words, position& at, buffer_pool& pool) noexcept
         : words_(words), at_(at), pool_(pool) {}
@@ -5448,7 +5871,7 @@ private:
         for (std::uint32_t step = 0; step < taken; ++step) {
             words_[(at_.first + step) % output_pieces_max] = 0;
         }
-        at_.words = static_cast<std::uint8_t>(at_.words - taken);
+        at_.words = static_cast<std::uint8_t>(at_.words - taken) & 15;
         at_.first = at_.words == 0
                         ? std::uint8_t{0}
                         : static_cast<std::uint8_t>((at_.first + taken) % output_pieces_max);
@@ -5534,6 +5957,7 @@ struct listener_entry {
     std::uint32_t header_max;
     std::uint32_t trusted_first;
     std::uint32_t trusted_count;
+    std::uint32_t source_connections_max;  // 0: none
     deadlines times;
     proxy_mode proxy_required;
     proxy_accept versions;
@@ -5555,6 +5979,10 @@ struct shared_state {
     listener_entry* listeners;
     network* trusted;
     std::uint32_t trusted_count;
+    source_table sources;
+    std::byte* source_words;
+    std::uint32_t source_words_count;  // 0: sources are not counted here
+    bool sources_ready;
 };
 
 /// The calls of a connection that need the backend; rare ones, so a pointer is enough.
@@ -5647,7 +6075,7 @@ public:
     // ---- time
 
     /// Ends the exchange with `deadline_kind::exchange` unless it is over `ms` milliseconds from
-    /// now; 0 takes it back.
+    /// now (at most 24 days); 0 takes it back.
     void deadline(std::uint32_t ms) noexcept;
 
     /// exchange: the read deadline applies, and the listener's exchange deadline from now on; idle:
@@ -5784,9 +6212,17 @@ private:
             reason_detail_ = detail;
         }
     }
+    /// The same for an end in RST: it may come where an end in FIN had begun.
+    void because_reset(close_kind kind, std::uint16_t detail = 0) noexcept {
+        if (!resets(reason_kind_)) {
+            reason_kind_ = close_kind::none;
+        }
+        because(kind, detail);
+    }
     close_reason reason() const noexcept { return {reason_kind_, reason_detail_}; }
     detail::worker_core& core() const noexcept {
-        return *reinterpret_cast<detail::worker_core*>(static_cast<std::uintptr_t>(core_));
+        auto* here = reinterpret_cast<std::byte*>(const_cast<connection*>(this));
+        return *reinterpret_cast<detail::worker_core*>(here - std::size_t{core_back_} * line);
     }
     std::uint32_t index() const noexcept;
     output_queue output() const noexcept;
@@ -5799,15 +6235,20 @@ private:
     void release_window() noexcept;
     void stop_parking() noexcept;
 
+    void exchange_ends_in(std::uint32_t ms) noexcept;
+    std::uint64_t exchange_due() const noexcept;
+
+    static constexpr std::size_t line = 64;
+
     slot_header header_;           // its link serves the list of touched ones while we live
     wheel_node timer_;
-    std::uint64_t core_;           // the worker_core's address, 8 bytes on every machine
     socket_handle handle_;
     std::uint64_t in_at_;          // tick of the last byte in, or of the state's begin
     std::uint64_t out_at_;         // tick of the last byte out
-    std::uint64_t exchange_due_;   // tick, 0 for none
     std::uint64_t bytes_in_;
     std::uint64_t bytes_out_;
+    std::uint32_t core_back_;      // the worker_core is so many lines before us, on every machine
+    std::uint32_t exchange_due_;   // lower bits of the tick, 0 for none
     std::uint32_t flags_;
     std::uint32_t window_;         // buffer index + 1, 0 for none
     std::uint32_t window_begin_;
@@ -5818,11 +6259,14 @@ private:
     std::uint32_t waits_next_;     // index + 1
     std::uint32_t waits_prev_;     // index + 1
     std::uint32_t opened_at_;      // in units of 16 ms since the worker opened: two years of them
+    std::uint32_t tag_;            // of the gate
+    std::uint32_t source_place_;   // in the table of sources: place + 1
     std::uint16_t reason_detail_;
     close_kind reason_kind_;
     output_queue::position output_;
     connection_state_kind state_;
     std::uint8_t listener_;
+    std::uint8_t lane_;
     std::uint8_t origin_ : 2;
     std::uint8_t sent_in_ : 6;     // the last bits of the turn that last sent
 };
@@ -5858,6 +6302,7 @@ struct worker_core {
     wheel wheel_of_connections;
     buffer_pool pool;
     post_queue posts;
+    kill_marks kills;
     shared_state* shared;
     const worker_calls* calls;
     const proxy::header* opening;  // in on_open of a proxied connection
@@ -5976,7 +6421,10 @@ struct worker_core {
         const std::uint32_t index = slots.take();
         if (index != none_index) {
             connection& c = hot[index];
-            c.core_ = reinterpret_cast<std::uintptr_t>(this);
+            const auto back = static_cast<std::size_t>(reinterpret_cast<std::byte*>(&c) -
+                                                       reinterpret_cast<std::byte*>(this));
+            NETIO_ASSERT(back % connection::line == 0);
+            c.core_back_ = static_cast<std::uint32_t>(back / connection::line);
             c.handle_ = no_handle;
             c.state_ = state;
             c.origin_ = static_cast<std::uint8_t>(from) & 3;
@@ -5984,6 +6432,7 @@ struct worker_core {
             c.in_at_ = now_up_ms;
             c.out_at_ = now_up_ms;
             c.opened_at_ = static_cast<std::uint32_t>(now_ms / 16);
+            kills.begin(index, slots.generation(index));
         }
         return index;
     }
@@ -6002,6 +6451,8 @@ struct worker_core {
     }
     /// Counts one more connection, globally and for its listener, unless that would pass a cap.
     bool count_in(connection& c, refusal_cause& why) noexcept;
+    /// Counts one more connection of the client's source, unless its listener's cap is reached.
+    bool count_source(connection& c) noexcept;
     void count_out(connection& c) noexcept;
     /// A counted slot for a connection without a listener: its index, or stopped, or full.
     result<std::uint32_t> take_place(netio::origin from, connection_state_kind state) noexcept;
@@ -6219,7 +6670,7 @@ inline bool connection::push_buffer(buffer& full) noexcept {
 }
 
 inline std::size_t connection::move_input_to(connection& to) noexcept {
-    NETIO_ASSERT(to.core_ == core_);
+    NETIO_ASSERT(&to.core() == &core());
     detail::worker_core& at = core();
     const std::uint32_t count = window_end_ - window_begin_;
     if (count == 0 || !to.open_for_output()) {
@@ -6344,8 +6795,23 @@ inline bool connection::paused() const noexcept { return has(is_paused); }
 // ---- connection, time and ending
 
 inline void connection::deadline(std::uint32_t ms) noexcept {
-    exchange_due_ = ms == 0 ? 0 : core().now_up_ms + ms;
+    exchange_due_ = 0;
+    if (ms != 0) {
+        exchange_ends_in(ms);
+    }
     touch();
+}
+
+inline void connection::exchange_ends_in(std::uint32_t ms) noexcept {
+    constexpr std::uint32_t most = 0x7FFFFFFF;  // so that the rest of the tick can be told
+    const auto due = static_cast<std::uint32_t>(core().now_up_ms + (ms < most ? ms : most));
+    exchange_due_ = due == 0 ? 1 : due;
+}
+
+NETIO_WRAPS inline std::uint64_t connection::exchange_due() const noexcept {
+    const std::uint64_t now = core().now_up_ms;
+    const std::uint32_t ahead = exchange_due_ - static_cast<std::uint32_t>(now);
+    return ahead <= 0x7FFFFFFF ? now + ahead : now - (0 - ahead);
 }
 
 inline void connection::phase(netio::phase now) noexcept {
@@ -6359,7 +6825,7 @@ inline void connection::phase(netio::phase now) noexcept {
         }
         const std::uint32_t ms = core().times_of(*this).exchange_ms;
         if (ms != 0 && exchange_due_ == 0) {
-            exchange_due_ = core().now_up_ms + ms;
+            exchange_ends_in(ms);
         }
     }
     touch();
@@ -6403,7 +6869,7 @@ inline void connection::close() noexcept {
 }
 
 inline void connection::kill(std::uint16_t reason) noexcept {
-    because(close_kind::killed, reason);
+    because_reset(close_kind::killed, reason);
     set(kill_wanted);
     touch();
 }
@@ -6484,7 +6950,28 @@ inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
     return true;
 }
 
+inline bool worker_core::count_source(connection& c) noexcept {
+    const std::uint32_t most = shared->listeners[c.listener_].source_connections_max;
+    if (most == 0) {
+        return true;
+    }
+    const source from = source_of(endpoints[index_of(c)].source);
+    if (from.family == address_family::none) {
+        return true;
+    }
+    const std::uint32_t place = shared->sources.acquire(from, most);
+    if (place == none_index) {
+        return false;
+    }
+    c.source_place_ = place + 1;
+    return true;
+}
+
 inline void worker_core::count_out(connection& c) noexcept {
+    if (c.source_place_ != 0) {
+        shared->sources.release(c.source_place_ - 1);
+        c.source_place_ = 0;
+    }
     if (c.has(connection::counted)) {
         c.unset(connection::counted);
         shared->open_count.fetch_sub(1, detail::ordering::relaxed);
@@ -6541,6 +7028,7 @@ inline void worker_core::free_slot(connection& c) noexcept {
     if (c.has(connection::waits_for_output | connection::waits_for_input)) {
         leave_waiting(c);
     }
+    kills.end(index);
     count_out(c);
     wheel_of_connections.cancel(index);
     if (c.has(connection::output_used)) {
@@ -6671,6 +7159,7 @@ NETIO_END
 #include <time.h>
 #include <unistd.h>
 #ifdef __APPLE__
+#include <sys/random.h>
 #include <sys/sysctl.h>
 #endif
 
@@ -6884,6 +7373,10 @@ struct posix_sys : detail::posix_options {
 #else
     static std::uint64_t descriptors_max() noexcept { return UINT64_MAX; }  // the limit says all
 #endif
+    /// getentropy(3): at most 256 bytes a call, never less than asked for.
+    static bool fill_random(mutable_bytes out) noexcept {
+        return ::getentropy(out.data(), out.size()) == 0;
+    }
     static void yield() noexcept { ::sched_yield(); }
     static std::uint64_t now_ns() noexcept {
         timespec now{};
@@ -7547,6 +8040,7 @@ public:
     static std::uint64_t reserve_descriptors(std::uint64_t count) noexcept {
         return raise_descriptor_limit<Sys>(count);
     }
+    static bool fill_random(mutable_bytes out) noexcept { return Sys::fill_random(out); }
     std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
 };
 
@@ -13021,6 +13515,7 @@ using connect_ex = int(__stdcall*)(socket_type, const void*, int, void*, unsigne
                                    unsigned long*, overlapped*);
 using information_of = int(__stdcall*)(void*, int, void*, unsigned long);
 using descriptor_of = int(__stdcall*)(const char*, unsigned long, void**, unsigned long*);
+using random_of = unsigned char(__stdcall*)(void*, unsigned long);
 using accept_addresses = void(__stdcall*)(void*, unsigned long, unsigned long, unsigned long,
                                           void**, int*, void**, int*);
 
@@ -13945,6 +14440,13 @@ struct windows_sys {
                    : code(make(from, detail::windows::descriptor_revision, &out, nullptr));
     }
     static void drop_descriptor(void* what) noexcept { ::LocalFree(what); }
+    /// RtlGenRandom, whose name in the library this is.
+    static bool fill_random(mutable_bytes out) noexcept {
+        const library security(L"advapi32.dll");
+        const auto fill = security.find<detail::windows::random_of>("SystemFunction036");
+        return fill != nullptr &&
+               fill(out.data(), static_cast<unsigned long>(out.size())) != 0;
+    }
 
     // Calls that never wait.
     static int receive(socket_type from, void* into, int count) noexcept {
@@ -14186,6 +14688,7 @@ public:
     }
     /// Handles are bounded by the size of the kernel's table; nothing has to be raised.
     static std::uint64_t reserve_descriptors(std::uint64_t) noexcept { return handles_max; }
+    static bool fill_random(mutable_bytes out) noexcept { return Sys::fill_random(out); }
     std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
 
     os_status open(mutable_bytes memory, const backend_limits& sizes, buffer_pool& pool) noexcept {
@@ -16122,7 +16625,7 @@ constexpr std::uint32_t post_capacity(std::uint32_t count) noexcept {
 /// Where one worker's parts lie, from the begin of its stretch of memory.
 template <class Backend>
 struct worker_layout {
-    std::size_t state, hot, endpoints, output, ingress, user, links, posts, wheel, timers;
+    std::size_t state, hot, endpoints, output, ingress, user, links, posts, wheel, timers, kills;
     std::size_t timer_wheel, events, watches, sends, backend_private, buffers, total;
 
     static constexpr worker_layout of(const limits& sizes) noexcept {
@@ -16141,6 +16644,7 @@ struct worker_layout {
         out.timers = at.take(timers, sizeof(timer_entry), line_bytes);
         out.posts = at.take(posts, post_queue::cell_bytes, line_bytes);
         out.sends = at.take(sends, sizeof(datagram_send), line_bytes);
+        out.kills = at.take(kill_marks::words_for(slots), sizeof(std::uint64_t), line_bytes);
         out.hot = at.take(slots, sizeof(connection), line_bytes);
         out.backend_private =
             at.take(1, Backend::bytes_needed(backend_limits::of(sizes)), line_bytes);
@@ -16167,7 +16671,7 @@ private:
 /// Where everything lies: what the workers share, then the workers one after the other.
 template <class Backend>
 struct storage_layout {
-    std::size_t shared, listeners, trusted, sockets, workers, total;
+    std::size_t shared, listeners, trusted, sockets, sources, workers, total;
     worker_layout<Backend> worker;
 
     static constexpr storage_layout of(const limits& sizes) noexcept {
@@ -16178,9 +16682,16 @@ struct storage_layout {
         out.listeners = at.take(sizes.listeners_max, sizeof(listener_entry), line_bytes);
         out.trusted = at.take(sizes.trusted_networks_max, sizeof(network), line_bytes);
         out.sockets = at.take(sizes.datagram_sockets_max, sizeof(datagram_entry), line_bytes);
+        out.sources = at.take(source_words(sizes), sizeof(std::uint64_t), line_bytes);
         out.workers = at.take(sizes.workers_max, out.worker.total, page_bytes);
         out.total = at.used();
         return out;
+    }
+    static constexpr std::uint32_t source_words(const limits& sizes) noexcept {
+        const std::uint32_t most = sizes.sources_max < sizes.connections_max
+                                       ? sizes.sources_max
+                                       : sizes.connections_max;
+        return most == 0 ? 0 : source_table::words_for(most);
     }
 };
 
@@ -16211,6 +16722,7 @@ worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uin
                      worker_layout<Backend>::buffers_of(sizes), sizes.buffer_bytes,
                      share(sizes.input_buffers_max, sizes.workers_max),
                      share(sizes.output_buffers_max, sizes.workers_max), true);
+    core.kills.attach(at + place.kills, slots);
     core.posts.attach(at + place.posts, post_capacity(share(sizes.posts_max, sizes.workers_max)));
     w->events = reinterpret_cast<event*>(at + place.events);
     w->event_count = sizes.events_per_turn;
@@ -16330,6 +16842,7 @@ struct turn_bounds {
     static constexpr std::uint32_t deadlines = 256;
     static constexpr std::uint32_t timers = 256;
     static constexpr std::uint32_t posts = 256;
+    static constexpr std::uint32_t kills = 256;
     static constexpr std::uint32_t swept_slots = 4096;
 };
 
@@ -16397,6 +16910,7 @@ public:
         control();
         dispatch(count);
         expire();
+        take_kills();
         take_posts();
         serve_waiting();
         serve_owed();
@@ -16449,6 +16963,7 @@ private:
 
     std::uint64_t due_ns(std::uint64_t now_ns) noexcept {
         if (core_.touched.first != 0 || core_.due.first != 0 || !core_.posts.empty() ||
+            core_.kills.any() ||
             w_.sweeping || core_.someone_can_go() || w_.listeners_seen != listeners_version() ||
             end_is_asked_for()) {
             return 0;
@@ -16582,6 +17097,9 @@ private:
             break;
         case kind::draining:
             next.consider(c.in_at_, times.linger_ms, deadline_kind::linger);
+            if (c.exchange_due_ != 0 && c.exchange_due() < next.due) {
+                next = {c.exchange_due(), deadline_kind::exchange};
+            }
             break;
         case kind::open:
             open_deadline(c, times, next);
@@ -16611,8 +17129,8 @@ private:
                 next.consider(last, times.idle_ms, deadline_kind::idle);
             }
         }
-        if (c.exchange_due_ != 0 && c.exchange_due_ < next.due) {
-            next.due = c.exchange_due_;
+        if (c.exchange_due_ != 0 && c.exchange_due() < next.due) {
+            next.due = c.exchange_due();
             next.which = deadline_kind::exchange;
         }
     }
@@ -16694,10 +17212,7 @@ private:
                 return;
             }
         }
-        if (which == deadline_kind::write && !resets(c.reason_kind_)) {
-            c.reason_kind_ = close_kind::none;  // it was to end in FIN and now ends in RST
-        }
-        c.because(reason_of(which));
+        c.because_reset(reason_of(which));
         begin_close(c, true);
     }
 
@@ -16875,8 +17390,9 @@ private:
         }
         connection& c = core_.hot[index];
         c.listener_ = static_cast<std::uint8_t>(listener);
+        core_.endpoints[index].source = e.peer;
         refusal_cause why{};
-        if (!core_.count_in(c, why)) {
+        if (!core_.count_in(c, why) || !source_may(c, why)) {
             core_.free_slot(c);
             refuse(listener, e, why);
             return;
@@ -16888,7 +17404,6 @@ private:
         }
         c.handle_ = e.handle;
         c.set(flags::attached);
-        core_.endpoints[index].source = e.peer;
         tell(c, server_event_kind::accepted);
         hold_back_accepts();
         if (c.state_ == kind::open) {
@@ -16963,6 +17478,22 @@ private:
         tell(told);
     }
 
+    /// A client that was let in and not yet served: RST, counted.
+    void turn_away(connection& c, refusal_cause why) noexcept {
+        ++core_.counts.refused;
+        c.because(close_kind::refused, static_cast<std::uint16_t>(why));
+        begin_close(c, true);
+    }
+
+    /// Where PROXY names the client, the peer is nobody to count.
+    bool source_may(connection& c, refusal_cause& why) noexcept {
+        if (c.state_ == kind::preface || core_.count_source(c)) {
+            return true;
+        }
+        why = refusal_cause::source_cap;
+        return false;
+    }
+
     bool trusts(std::uint32_t first, std::uint32_t count, const endpoint& peer) const noexcept {
         if (count == 0 || peer.family == address_family::none ||
             peer.family == address_family::unix_path) {
@@ -17007,14 +17538,12 @@ private:
     void grow_preface(connection& c) noexcept {
         if (core_.preface_buffers >= core_.preface_buffers_max) {
             ++core_.preface_buffers_refused;
-            c.because(close_kind::refused, static_cast<std::uint16_t>(refusal_cause::busy));
-            begin_close(c, true);
+            turn_away(c, refusal_cause::busy);
             return;
         }
         const std::uint32_t index = core_.pool.take(side::input);
         if (index == none_index) {
-            c.because(close_kind::refused, static_cast<std::uint16_t>(refusal_cause::busy));
-            begin_close(c, true);
+            turn_away(c, refusal_cause::busy);
             return;
         }
         if (++core_.preface_buffers > core_.preface_buffers_high) {
@@ -17047,6 +17576,10 @@ private:
                 sides.destination.family = address_family::unix_path;
             }
             c.set(flags::is_proxied | flags::has_destination);
+        }
+        if (c.has(flags::is_proxied) && !core_.count_source(c)) {
+            turn_away(c, refusal_cause::source_cap);
+            return;
         }
         core_.opening = &header;
         open_connection(c);
@@ -17873,7 +18406,35 @@ private:
                       flags::is_paused);
     }
 
-    // ---- posts, and those who wait
+    // ---- kills and posts, and those who wait
+
+    /// What other threads want ended.
+    void take_kills() noexcept {
+        core_.kills.take(turn_bounds::kills, [this](std::uint32_t index, kill_wish wish) noexcept {
+            connection& c = core_.hot[index];
+            if (!core_.slots.live(index, wish.generation) || c.state_ == kind::closing) {
+                return;  // it ended before its killer was done
+            }
+            if (wish.kind == kill_kind::kill) {
+                c.because_reset(close_kind::killed, static_cast<std::uint16_t>(wish.value));
+                begin_close(c, true);
+            } else if (wish.kind == kill_kind::close) {
+                close_within(c, wish.value);
+            }
+        });
+    }
+
+    void close_within(connection& c, std::uint32_t ms) noexcept {
+        if (c.state_ == kind::open || c.state_ == kind::draining) {
+            c.because(close_kind::handler_closed);
+            c.set(flags::close_wanted | flags::end_wanted);
+            c.exchange_ends_in(ms == 0 ? 1 : ms);
+            settle(c);
+        } else {
+            c.because(close_kind::handler_closed);
+            begin_close(c, false);
+        }
+    }
 
     void take_posts() noexcept {
         post taken{};
@@ -18123,14 +18684,15 @@ struct listener_id {
 struct server_stats {
     detail::worker_counters counts{};
     std::uint32_t open = 0;
-    static constexpr std::size_t pool_count = 7;
+    static constexpr std::size_t pool_count = 8;
     pool_stats pools[pool_count]{};
 };
 
 /// A network service in a box of memory. Listen, then `run` on each worker's thread. Never
 /// allocates, never starts a thread, never throws.
 ///
-/// Which thread may call what: `post`, `stop`, `drain` any (the last two also in signal handlers);
+/// Which thread may call what: `post`, `kill`, `close`, `stop`, `drain` any (the last two also in
+/// signal handlers);
 /// `listen` and `open_datagram` before the workers run, or on the only worker's
 /// thread; everything else the thread of the worker it concerns. The destructor ends what is left:
 /// by then no other thread may use the server.
@@ -18371,14 +18933,26 @@ public:
     /// `on_post(c, word)` on the connection's worker. False: its queue is full, or the worker has
     /// ended. A connection that is gone by then is counted as stale.
     bool post(connection_id to, std::uint64_t word) noexcept {
-        const std::uint32_t per_worker = worker_count() == 0 ? 1 : worker_of(0).core.connections;
-        const std::uint32_t worker = token{to.bits}.index() / per_worker;
+        const std::uint32_t worker = worker_of(to);
         if (worker >= worker_count() || worker_of(worker).is_over.load() != 0 ||
             !worker_of(worker).core.posts.push({to.bits, word})) {
             return false;
         }
         wake(worker);
         return true;
+    }
+    /// Ends a connection with RST: its close reason is killed(reason). Never fails for want of
+    /// room. False: it is gone (or never was), or is being killed already. Costs a system call
+    /// only where its worker sleeps.
+    bool kill(connection_id wanted, std::uint16_t reason = 0) noexcept {
+        return want_end(wanted, {0, kill_kind::kill, reason});
+    }
+    /// Closes a connection as `connection::close` does: no more input, what is queued is flushed,
+    /// FIN, linger; with RST if all that takes longer than `ms` (at most 12 days). False: it is
+    /// gone, or its end was asked for already, for no later time.
+    bool close(connection_id wanted, std::uint32_t ms) noexcept {
+        return want_end(wanted, {0, kill_kind::close,
+                                 ms < kill_marks::value_max ? ms : kill_marks::value_max});
     }
     /// Ends everything at once, with RST; `run` returns when all are closed. Also in a signal
     /// handler.
@@ -18417,7 +18991,7 @@ public:
         server_stats out;
         static constexpr const char* names[] = {"connections", "input_buffers", "output_buffers",
                                                 "posts",       "timers",        "datagram_sends",
-                                                "preface_buffers"};
+                                                "preface_buffers", "sources"};
         for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
             out.pools[at].name = names[at];
         }
@@ -18432,7 +19006,10 @@ public:
             add(out.pools[5], w.send_slots.stats());
             add(out.pools[6], w.core.preface_stats());
         }
-        out.open = shared_ == nullptr ? 0 : shared_->open_count.load(detail::ordering::relaxed);
+        if (shared_ != nullptr) {
+            out.open = shared_->open_count.load(detail::ordering::relaxed);
+            add(out.pools[7], shared_->sources.stats());
+        }
         return out;
     }
 
@@ -18472,6 +19049,8 @@ private:
         shared_->trusted = reinterpret_cast<network*>(base + place.trusted);
         shared_->connections_max = view.sizes.connections_max;
         shared_->worker_count = view.sizes.workers_max;
+        shared_->source_words = base + place.sources;
+        shared_->source_words_count = layout::source_words(view.sizes);
         sockets_ = reinterpret_cast<detail::datagram_entry*>(base + place.sockets);
         workers_ = base + place.workers;
         worker_bytes_ = place.worker.total;
@@ -18605,9 +19184,13 @@ private:
             fail("listen", "preface_ms", error::option_invalid);
             return false;
         }
+        if (wanted.source_connections_max != 0 && !count_sources(wanted)) {
+            return false;
+        }
         if (!take_trusted(wanted.trusted, entry.trusted_first, entry.trusted_count, where)) {
             return false;
         }
+        entry.source_connections_max = wanted.source_connections_max;
         entry.times = wanted.times;
         entry.connections_max = wanted.connections_max;
         entry.worker = wanted.worker;
@@ -18615,6 +19198,27 @@ private:
         entry.proxy_required = wanted.proxy;
         entry.versions = wanted.versions;
         entry.tcp6_with_ipv4 = wanted.tcp6_with_ipv4;
+        return true;
+    }
+
+    /// The table of sources, and its key, come with the first listener that bounds them.
+    bool count_sources(const listen_options& wanted) noexcept {
+        if (wanted.source_connections_max > source_table::connections_max) {
+            return field_refused("source_connections_max");
+        }
+        if (shared_->source_words_count == 0) {
+            return field_refused("sources_max");
+        }
+        if (!shared_->sources_ready) {
+            std::uint64_t key[2] = {};
+            if (!Backend::fill_random({reinterpret_cast<std::byte*>(key), sizeof(key)})) {
+                fail("listen", "source_connections_max", error::os_failure);
+                return false;
+            }
+            shared_->sources.attach(shared_->source_words, shared_->source_words_count, key[0],
+                                    key[1]);
+            shared_->sources_ready = true;
+        }
         return true;
     }
 
@@ -18677,6 +19281,24 @@ private:
     }
 
     // ---- waking, summing
+
+    /// The worker that a connection belongs to, whatever the number: it may be too large.
+    std::uint32_t worker_of(connection_id of) const noexcept {
+        return worker_count() == 0 ? 0 : token{of.bits}.index() / worker_of(0).core.connections;
+    }
+    bool want_end(connection_id of, kill_wish wish) noexcept {
+        const std::uint32_t worker = worker_of(of);
+        if (worker >= worker_count()) {
+            return false;
+        }
+        detail::worker_core& core = worker_of(worker).core;
+        wish.generation = token{of.bits}.generation();
+        if (!core.kills.want(token{of.bits}.index() - worker * core.connections, wish)) {
+            return false;
+        }
+        wake(worker);
+        return true;
+    }
 
     void wake(std::uint32_t worker) noexcept {
         if (worker_of(worker).is_open.load() != 0) {

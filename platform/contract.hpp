@@ -160,6 +160,8 @@ concept backend = requires(B b, const B constant, mutable_bytes memory, std::spa
     { B::local_of(handle) } noexcept -> std::same_as<result<endpoint>>;
     { B::close_handle(handle, bool{}) } noexcept;
     { B::reserve_descriptors(timeout_ns) } noexcept -> std::same_as<std::uint64_t>;
+    /// Fills `memory` with what nobody can foretell (for keyed hashes); false: the system has none.
+    { B::fill_random(memory) } noexcept -> std::same_as<bool>;
 
     { b.open(memory, sizes, pool) } noexcept -> std::same_as<os_status>;
     { b.close() } noexcept;

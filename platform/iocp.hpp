@@ -174,6 +174,13 @@ struct windows_sys {
                    : code(make(from, detail::windows::descriptor_revision, &out, nullptr));
     }
     static void drop_descriptor(void* what) noexcept { ::LocalFree(what); }
+    /// RtlGenRandom, whose name in the library this is.
+    static bool fill_random(mutable_bytes out) noexcept {
+        const library security(L"advapi32.dll");
+        const auto fill = security.find<detail::windows::random_of>("SystemFunction036");
+        return fill != nullptr &&
+               fill(out.data(), static_cast<unsigned long>(out.size())) != 0;
+    }
 
     // Calls that never wait.
     static int receive(socket_type from, void* into, int count) noexcept {
@@ -415,6 +422,7 @@ public:
     }
     /// Handles are bounded by the size of the kernel's table; nothing has to be raised.
     static std::uint64_t reserve_descriptors(std::uint64_t) noexcept { return handles_max; }
+    static bool fill_random(mutable_bytes out) noexcept { return Sys::fill_random(out); }
     std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
 
     os_status open(mutable_bytes memory, const backend_limits& sizes, buffer_pool& pool) noexcept {

@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 #ifdef __APPLE__
+#include <sys/random.h>
 #include <sys/sysctl.h>
 #endif
 
@@ -236,6 +237,10 @@ struct posix_sys : detail::posix_options {
 #else
     static std::uint64_t descriptors_max() noexcept { return UINT64_MAX; }  // the limit says all
 #endif
+    /// getentropy(3): at most 256 bytes a call, never less than asked for.
+    static bool fill_random(mutable_bytes out) noexcept {
+        return ::getentropy(out.data(), out.size()) == 0;
+    }
     static void yield() noexcept { ::sched_yield(); }
     static std::uint64_t now_ns() noexcept {
         timespec now{};
@@ -899,6 +904,7 @@ public:
     static std::uint64_t reserve_descriptors(std::uint64_t count) noexcept {
         return raise_descriptor_limit<Sys>(count);
     }
+    static bool fill_random(mutable_bytes out) noexcept { return Sys::fill_random(out); }
     std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
 };
 

@@ -176,6 +176,7 @@ using connect_ex = int(__stdcall*)(socket_type, const void*, int, void*, unsigne
                                    unsigned long*, overlapped*);
 using information_of = int(__stdcall*)(void*, int, void*, unsigned long);
 using descriptor_of = int(__stdcall*)(const char*, unsigned long, void**, unsigned long*);
+using random_of = unsigned char(__stdcall*)(void*, unsigned long);
 using accept_addresses = void(__stdcall*)(void*, unsigned long, unsigned long, unsigned long,
                                           void**, int*, void**, int*);
 

@@ -4,10 +4,12 @@
 
 #include "platform/atomic.hpp"
 #include "platform/contract.hpp"
+#include "src/kill_marks.hpp"
 #include "src/output_queue.hpp"
 #include "src/post_queue.hpp"
 #include "src/proxy.hpp"
 #include "src/slab.hpp"
+#include "src/source_table.hpp"
 #include "src/wheel.hpp"
 
 NETIO_BEGIN
@@ -80,6 +82,7 @@ struct listener_entry {
     std::uint32_t header_max;
     std::uint32_t trusted_first;
     std::uint32_t trusted_count;
+    std::uint32_t source_connections_max;  // 0: none
     deadlines times;
     proxy_mode proxy_required;
     proxy_accept versions;
@@ -101,6 +104,10 @@ struct shared_state {
     listener_entry* listeners;
     network* trusted;
     std::uint32_t trusted_count;
+    source_table sources;
+    std::byte* source_words;
+    std::uint32_t source_words_count;  // 0: sources are not counted here
+    bool sources_ready;
 };
 
 /// The calls of a connection that need the backend; rare ones, so a pointer is enough.
@@ -193,7 +200,7 @@ public:
     // ---- time
 
     /// Ends the exchange with `deadline_kind::exchange` unless it is over `ms` milliseconds from
-    /// now; 0 takes it back.
+    /// now (at most 24 days); 0 takes it back.
     void deadline(std::uint32_t ms) noexcept;
 
     /// exchange: the read deadline applies, and the listener's exchange deadline from now on; idle:
@@ -330,9 +337,17 @@ private:
             reason_detail_ = detail;
         }
     }
+    /// The same for an end in RST: it may come where an end in FIN had begun.
+    void because_reset(close_kind kind, std::uint16_t detail = 0) noexcept {
+        if (!resets(reason_kind_)) {
+            reason_kind_ = close_kind::none;
+        }
+        because(kind, detail);
+    }
     close_reason reason() const noexcept { return {reason_kind_, reason_detail_}; }
     detail::worker_core& core() const noexcept {
-        return *reinterpret_cast<detail::worker_core*>(static_cast<std::uintptr_t>(core_));
+        auto* here = reinterpret_cast<std::byte*>(const_cast<connection*>(this));
+        return *reinterpret_cast<detail::worker_core*>(here - std::size_t{core_back_} * line);
     }
     std::uint32_t index() const noexcept;
     output_queue output() const noexcept;
@@ -345,15 +360,20 @@ private:
     void release_window() noexcept;
     void stop_parking() noexcept;
 
+    void exchange_ends_in(std::uint32_t ms) noexcept;
+    std::uint64_t exchange_due() const noexcept;
+
+    static constexpr std::size_t line = 64;
+
     slot_header header_;           // its link serves the list of touched ones while we live
     wheel_node timer_;
-    std::uint64_t core_;           // the worker_core's address, 8 bytes on every machine
     socket_handle handle_;
     std::uint64_t in_at_;          // tick of the last byte in, or of the state's begin
     std::uint64_t out_at_;         // tick of the last byte out
-    std::uint64_t exchange_due_;   // tick, 0 for none
     std::uint64_t bytes_in_;
     std::uint64_t bytes_out_;
+    std::uint32_t core_back_;      // the worker_core is so many lines before us, on every machine
+    std::uint32_t exchange_due_;   // lower bits of the tick, 0 for none
     std::uint32_t flags_;
     std::uint32_t window_;         // buffer index + 1, 0 for none
     std::uint32_t window_begin_;
@@ -364,11 +384,14 @@ private:
     std::uint32_t waits_next_;     // index + 1
     std::uint32_t waits_prev_;     // index + 1
     std::uint32_t opened_at_;      // in units of 16 ms since the worker opened: two years of them
+    std::uint32_t tag_;            // of the gate
+    std::uint32_t source_place_;   // in the table of sources: place + 1
     std::uint16_t reason_detail_;
     close_kind reason_kind_;
     output_queue::position output_;
     connection_state_kind state_;
     std::uint8_t listener_;
+    std::uint8_t lane_;
     std::uint8_t origin_ : 2;
     std::uint8_t sent_in_ : 6;     // the last bits of the turn that last sent
 };
@@ -404,6 +427,7 @@ struct worker_core {
     wheel wheel_of_connections;
     buffer_pool pool;
     post_queue posts;
+    kill_marks kills;
     shared_state* shared;
     const worker_calls* calls;
     const proxy::header* opening;  // in on_open of a proxied connection
@@ -522,7 +546,10 @@ struct worker_core {
         const std::uint32_t index = slots.take();
         if (index != none_index) {
             connection& c = hot[index];
-            c.core_ = reinterpret_cast<std::uintptr_t>(this);
+            const auto back = static_cast<std::size_t>(reinterpret_cast<std::byte*>(&c) -
+                                                       reinterpret_cast<std::byte*>(this));
+            NETIO_ASSERT(back % connection::line == 0);
+            c.core_back_ = static_cast<std::uint32_t>(back / connection::line);
             c.handle_ = no_handle;
             c.state_ = state;
             c.origin_ = static_cast<std::uint8_t>(from) & 3;
@@ -530,6 +557,7 @@ struct worker_core {
             c.in_at_ = now_up_ms;
             c.out_at_ = now_up_ms;
             c.opened_at_ = static_cast<std::uint32_t>(now_ms / 16);
+            kills.begin(index, slots.generation(index));
         }
         return index;
     }
@@ -548,6 +576,8 @@ struct worker_core {
     }
     /// Counts one more connection, globally and for its listener, unless that would pass a cap.
     bool count_in(connection& c, refusal_cause& why) noexcept;
+    /// Counts one more connection of the client's source, unless its listener's cap is reached.
+    bool count_source(connection& c) noexcept;
     void count_out(connection& c) noexcept;
     /// A counted slot for a connection without a listener: its index, or stopped, or full.
     result<std::uint32_t> take_place(netio::origin from, connection_state_kind state) noexcept;
@@ -765,7 +795,7 @@ inline bool connection::push_buffer(buffer& full) noexcept {
 }
 
 inline std::size_t connection::move_input_to(connection& to) noexcept {
-    NETIO_ASSERT(to.core_ == core_);
+    NETIO_ASSERT(&to.core() == &core());
     detail::worker_core& at = core();
     const std::uint32_t count = window_end_ - window_begin_;
     if (count == 0 || !to.open_for_output()) {
@@ -890,8 +920,23 @@ inline bool connection::paused() const noexcept { return has(is_paused); }
 // ---- connection, time and ending
 
 inline void connection::deadline(std::uint32_t ms) noexcept {
-    exchange_due_ = ms == 0 ? 0 : core().now_up_ms + ms;
+    exchange_due_ = 0;
+    if (ms != 0) {
+        exchange_ends_in(ms);
+    }
     touch();
+}
+
+inline void connection::exchange_ends_in(std::uint32_t ms) noexcept {
+    constexpr std::uint32_t most = 0x7FFFFFFF;  // so that the rest of the tick can be told
+    const auto due = static_cast<std::uint32_t>(core().now_up_ms + (ms < most ? ms : most));
+    exchange_due_ = due == 0 ? 1 : due;
+}
+
+NETIO_WRAPS inline std::uint64_t connection::exchange_due() const noexcept {
+    const std::uint64_t now = core().now_up_ms;
+    const std::uint32_t ahead = exchange_due_ - static_cast<std::uint32_t>(now);
+    return ahead <= 0x7FFFFFFF ? now + ahead : now - (0 - ahead);
 }
 
 inline void connection::phase(netio::phase now) noexcept {
@@ -905,7 +950,7 @@ inline void connection::phase(netio::phase now) noexcept {
         }
         const std::uint32_t ms = core().times_of(*this).exchange_ms;
         if (ms != 0 && exchange_due_ == 0) {
-            exchange_due_ = core().now_up_ms + ms;
+            exchange_ends_in(ms);
         }
     }
     touch();
@@ -949,7 +994,7 @@ inline void connection::close() noexcept {
 }
 
 inline void connection::kill(std::uint16_t reason) noexcept {
-    because(close_kind::killed, reason);
+    because_reset(close_kind::killed, reason);
     set(kill_wanted);
     touch();
 }
@@ -1030,7 +1075,28 @@ inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
     return true;
 }
 
+inline bool worker_core::count_source(connection& c) noexcept {
+    const std::uint32_t most = shared->listeners[c.listener_].source_connections_max;
+    if (most == 0) {
+        return true;
+    }
+    const source from = source_of(endpoints[index_of(c)].source);
+    if (from.family == address_family::none) {
+        return true;
+    }
+    const std::uint32_t place = shared->sources.acquire(from, most);
+    if (place == none_index) {
+        return false;
+    }
+    c.source_place_ = place + 1;
+    return true;
+}
+
 inline void worker_core::count_out(connection& c) noexcept {
+    if (c.source_place_ != 0) {
+        shared->sources.release(c.source_place_ - 1);
+        c.source_place_ = 0;
+    }
     if (c.has(connection::counted)) {
         c.unset(connection::counted);
         shared->open_count.fetch_sub(1, detail::ordering::relaxed);
@@ -1087,6 +1153,7 @@ inline void worker_core::free_slot(connection& c) noexcept {
     if (c.has(connection::waits_for_output | connection::waits_for_input)) {
         leave_waiting(c);
     }
+    kills.end(index);
     count_out(c);
     wheel_of_connections.cancel(index);
     if (c.has(connection::output_used)) {

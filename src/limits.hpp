@@ -49,6 +49,10 @@ struct limits {
     std::uint32_t datagram_sends_max = 64;
     /// Blocks of trusted proxies, all listeners together.
     std::uint32_t trusted_networks_max = 64;
+    /// Sources (`listen_options::source_connections_max`) that are counted apart, 8 to 20 bytes
+    /// each; further ones share one count. As many as connections where there can't be more.
+    /// 0: none, listeners can't bound their sources.
+    std::uint32_t sources_max = 0xFFFFFFFF;
     /// Events handled in one turn, 4 to 1,024. Small: few buffers in use at once, and hot ones.
     std::uint32_t events_per_turn = 32;
 

@@ -14,6 +14,8 @@
 #include "src/wheel.hpp"
 #include "src/buffer_pool.hpp"
 #include "src/post_queue.hpp"
+#include "src/kill_marks.hpp"
+#include "src/source_table.hpp"
 #include "src/proxy.hpp"
 #include "src/envelope.hpp"
 #include "src/options.hpp"

@@ -83,6 +83,10 @@ struct listen_options {
     std::uint32_t fast_open = 0;         ///< TCP_FASTOPEN queue
     /// Connections of this listener at once; 0: only the global bound.
     std::uint32_t connections_max = 0;
+    /// Of those, at most so many of one source, counted over all listeners that have this bound: an
+    /// IPv4 address or an IPv6 /64, of the client that PROXY names where it is required. 0: no
+    /// bound. Unix sockets, and proxies that speak for themselves (LOCAL), have none.
+    std::uint32_t source_connections_max = 0;
     proxy_mode proxy = proxy_mode::off;
     proxy_accept versions = proxy_accept::either;
     /// Networks a PROXY header is believed from, "10.0.0.0/8, 2001:db8::/32"; empty: from any peer

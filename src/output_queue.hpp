@@ -21,9 +21,10 @@ class output_queue {
 public:
     /// Where a queue begins and how many words it uses; all-zero is empty.
     struct position {
-        std::uint8_t first = 0;
-        std::uint8_t words = 0;
+        std::uint8_t first : 4 = 0;
+        std::uint8_t words : 4 = 0;
     };
+    static_assert(sizeof(position) == 1 && output_pieces_max < 16);
 
     output_queue(std::uint64_t* words, position& at, buffer_pool& pool) noexcept
         : words_(words), at_(at), pool_(pool) {}
@@ -218,7 +219,7 @@ private:
         for (std::uint32_t step = 0; step < taken; ++step) {
             words_[(at_.first + step) % output_pieces_max] = 0;
         }
-        at_.words = static_cast<std::uint8_t>(at_.words - taken);
+        at_.words = static_cast<std::uint8_t>(at_.words - taken) & 15;
         at_.first = at_.words == 0
                         ? std::uint8_t{0}
                         : static_cast<std::uint8_t>((at_.first + taken) % output_pieces_max);

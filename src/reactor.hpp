@@ -13,6 +13,7 @@ struct turn_bounds {
     static constexpr std::uint32_t deadlines = 256;
     static constexpr std::uint32_t timers = 256;
     static constexpr std::uint32_t posts = 256;
+    static constexpr std::uint32_t kills = 256;
     static constexpr std::uint32_t swept_slots = 4096;
 };
 
@@ -80,6 +81,7 @@ public:
         control();
         dispatch(count);
         expire();
+        take_kills();
         take_posts();
         serve_waiting();
         serve_owed();
@@ -132,6 +134,7 @@ private:
 
     std::uint64_t due_ns(std::uint64_t now_ns) noexcept {
         if (core_.touched.first != 0 || core_.due.first != 0 || !core_.posts.empty() ||
+            core_.kills.any() ||
             w_.sweeping || core_.someone_can_go() || w_.listeners_seen != listeners_version() ||
             end_is_asked_for()) {
             return 0;
@@ -265,6 +268,9 @@ private:
             break;
         case kind::draining:
             next.consider(c.in_at_, times.linger_ms, deadline_kind::linger);
+            if (c.exchange_due_ != 0 && c.exchange_due() < next.due) {
+                next = {c.exchange_due(), deadline_kind::exchange};
+            }
             break;
         case kind::open:
             open_deadline(c, times, next);
@@ -294,8 +300,8 @@ private:
                 next.consider(last, times.idle_ms, deadline_kind::idle);
             }
         }
-        if (c.exchange_due_ != 0 && c.exchange_due_ < next.due) {
-            next.due = c.exchange_due_;
+        if (c.exchange_due_ != 0 && c.exchange_due() < next.due) {
+            next.due = c.exchange_due();
             next.which = deadline_kind::exchange;
         }
     }
@@ -377,10 +383,7 @@ private:
                 return;
             }
         }
-        if (which == deadline_kind::write && !resets(c.reason_kind_)) {
-            c.reason_kind_ = close_kind::none;  // it was to end in FIN and now ends in RST
-        }
-        c.because(reason_of(which));
+        c.because_reset(reason_of(which));
         begin_close(c, true);
     }
 
@@ -558,8 +561,9 @@ private:
         }
         connection& c = core_.hot[index];
         c.listener_ = static_cast<std::uint8_t>(listener);
+        core_.endpoints[index].source = e.peer;
         refusal_cause why{};
-        if (!core_.count_in(c, why)) {
+        if (!core_.count_in(c, why) || !source_may(c, why)) {
             core_.free_slot(c);
             refuse(listener, e, why);
             return;
@@ -571,7 +575,6 @@ private:
         }
         c.handle_ = e.handle;
         c.set(flags::attached);
-        core_.endpoints[index].source = e.peer;
         tell(c, server_event_kind::accepted);
         hold_back_accepts();
         if (c.state_ == kind::open) {
@@ -646,6 +649,22 @@ private:
         tell(told);
     }
 
+    /// A client that was let in and not yet served: RST, counted.
+    void turn_away(connection& c, refusal_cause why) noexcept {
+        ++core_.counts.refused;
+        c.because(close_kind::refused, static_cast<std::uint16_t>(why));
+        begin_close(c, true);
+    }
+
+    /// Where PROXY names the client, the peer is nobody to count.
+    bool source_may(connection& c, refusal_cause& why) noexcept {
+        if (c.state_ == kind::preface || core_.count_source(c)) {
+            return true;
+        }
+        why = refusal_cause::source_cap;
+        return false;
+    }
+
     bool trusts(std::uint32_t first, std::uint32_t count, const endpoint& peer) const noexcept {
         if (count == 0 || peer.family == address_family::none ||
             peer.family == address_family::unix_path) {
@@ -690,14 +709,12 @@ private:
     void grow_preface(connection& c) noexcept {
         if (core_.preface_buffers >= core_.preface_buffers_max) {
             ++core_.preface_buffers_refused;
-            c.because(close_kind::refused, static_cast<std::uint16_t>(refusal_cause::busy));
-            begin_close(c, true);
+            turn_away(c, refusal_cause::busy);
             return;
         }
         const std::uint32_t index = core_.pool.take(side::input);
         if (index == none_index) {
-            c.because(close_kind::refused, static_cast<std::uint16_t>(refusal_cause::busy));
-            begin_close(c, true);
+            turn_away(c, refusal_cause::busy);
             return;
         }
         if (++core_.preface_buffers > core_.preface_buffers_high) {
@@ -730,6 +747,10 @@ private:
                 sides.destination.family = address_family::unix_path;
             }
             c.set(flags::is_proxied | flags::has_destination);
+        }
+        if (c.has(flags::is_proxied) && !core_.count_source(c)) {
+            turn_away(c, refusal_cause::source_cap);
+            return;
         }
         core_.opening = &header;
         open_connection(c);
@@ -1556,7 +1577,35 @@ private:
                       flags::is_paused);
     }
 
-    // ---- posts, and those who wait
+    // ---- kills and posts, and those who wait
+
+    /// What other threads want ended.
+    void take_kills() noexcept {
+        core_.kills.take(turn_bounds::kills, [this](std::uint32_t index, kill_wish wish) noexcept {
+            connection& c = core_.hot[index];
+            if (!core_.slots.live(index, wish.generation) || c.state_ == kind::closing) {
+                return;  // it ended before its killer was done
+            }
+            if (wish.kind == kill_kind::kill) {
+                c.because_reset(close_kind::killed, static_cast<std::uint16_t>(wish.value));
+                begin_close(c, true);
+            } else if (wish.kind == kill_kind::close) {
+                close_within(c, wish.value);
+            }
+        });
+    }
+
+    void close_within(connection& c, std::uint32_t ms) noexcept {
+        if (c.state_ == kind::open || c.state_ == kind::draining) {
+            c.because(close_kind::handler_closed);
+            c.set(flags::close_wanted | flags::end_wanted);
+            c.exchange_ends_in(ms == 0 ? 1 : ms);
+            settle(c);
+        } else {
+            c.because(close_kind::handler_closed);
+            begin_close(c, false);
+        }
+    }
 
     void take_posts() noexcept {
         post taken{};

@@ -42,14 +42,15 @@ struct listener_id {
 struct server_stats {
     detail::worker_counters counts{};
     std::uint32_t open = 0;
-    static constexpr std::size_t pool_count = 7;
+    static constexpr std::size_t pool_count = 8;
     pool_stats pools[pool_count]{};
 };
 
 /// A network service in a box of memory. Listen, then `run` on each worker's thread. Never
 /// allocates, never starts a thread, never throws.
 ///
-/// Which thread may call what: `post`, `stop`, `drain` any (the last two also in signal handlers);
+/// Which thread may call what: `post`, `kill`, `close`, `stop`, `drain` any (the last two also in
+/// signal handlers);
 /// `listen` and `open_datagram` before the workers run, or on the only worker's
 /// thread; everything else the thread of the worker it concerns. The destructor ends what is left:
 /// by then no other thread may use the server.
@@ -290,14 +291,26 @@ public:
     /// `on_post(c, word)` on the connection's worker. False: its queue is full, or the worker has
     /// ended. A connection that is gone by then is counted as stale.
     bool post(connection_id to, std::uint64_t word) noexcept {
-        const std::uint32_t per_worker = worker_count() == 0 ? 1 : worker_of(0).core.connections;
-        const std::uint32_t worker = token{to.bits}.index() / per_worker;
+        const std::uint32_t worker = worker_of(to);
         if (worker >= worker_count() || worker_of(worker).is_over.load() != 0 ||
             !worker_of(worker).core.posts.push({to.bits, word})) {
             return false;
         }
         wake(worker);
         return true;
+    }
+    /// Ends a connection with RST: its close reason is killed(reason). Never fails for want of
+    /// room. False: it is gone (or never was), or is being killed already. Costs a system call
+    /// only where its worker sleeps.
+    bool kill(connection_id wanted, std::uint16_t reason = 0) noexcept {
+        return want_end(wanted, {0, kill_kind::kill, reason});
+    }
+    /// Closes a connection as `connection::close` does: no more input, what is queued is flushed,
+    /// FIN, linger; with RST if all that takes longer than `ms` (at most 12 days). False: it is
+    /// gone, or its end was asked for already, for no later time.
+    bool close(connection_id wanted, std::uint32_t ms) noexcept {
+        return want_end(wanted, {0, kill_kind::close,
+                                 ms < kill_marks::value_max ? ms : kill_marks::value_max});
     }
     /// Ends everything at once, with RST; `run` returns when all are closed. Also in a signal
     /// handler.
@@ -336,7 +349,7 @@ public:
         server_stats out;
         static constexpr const char* names[] = {"connections", "input_buffers", "output_buffers",
                                                 "posts",       "timers",        "datagram_sends",
-                                                "preface_buffers"};
+                                                "preface_buffers", "sources"};
         for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
             out.pools[at].name = names[at];
         }
@@ -351,7 +364,10 @@ public:
             add(out.pools[5], w.send_slots.stats());
             add(out.pools[6], w.core.preface_stats());
         }
-        out.open = shared_ == nullptr ? 0 : shared_->open_count.load(detail::ordering::relaxed);
+        if (shared_ != nullptr) {
+            out.open = shared_->open_count.load(detail::ordering::relaxed);
+            add(out.pools[7], shared_->sources.stats());
+        }
         return out;
     }
 
@@ -391,6 +407,8 @@ private:
         shared_->trusted = reinterpret_cast<network*>(base + place.trusted);
         shared_->connections_max = view.sizes.connections_max;
         shared_->worker_count = view.sizes.workers_max;
+        shared_->source_words = base + place.sources;
+        shared_->source_words_count = layout::source_words(view.sizes);
         sockets_ = reinterpret_cast<detail::datagram_entry*>(base + place.sockets);
         workers_ = base + place.workers;
         worker_bytes_ = place.worker.total;
@@ -524,9 +542,13 @@ private:
             fail("listen", "preface_ms", error::option_invalid);
             return false;
         }
+        if (wanted.source_connections_max != 0 && !count_sources(wanted)) {
+            return false;
+        }
         if (!take_trusted(wanted.trusted, entry.trusted_first, entry.trusted_count, where)) {
             return false;
         }
+        entry.source_connections_max = wanted.source_connections_max;
         entry.times = wanted.times;
         entry.connections_max = wanted.connections_max;
         entry.worker = wanted.worker;
@@ -534,6 +556,27 @@ private:
         entry.proxy_required = wanted.proxy;
         entry.versions = wanted.versions;
         entry.tcp6_with_ipv4 = wanted.tcp6_with_ipv4;
+        return true;
+    }
+
+    /// The table of sources, and its key, come with the first listener that bounds them.
+    bool count_sources(const listen_options& wanted) noexcept {
+        if (wanted.source_connections_max > source_table::connections_max) {
+            return field_refused("source_connections_max");
+        }
+        if (shared_->source_words_count == 0) {
+            return field_refused("sources_max");
+        }
+        if (!shared_->sources_ready) {
+            std::uint64_t key[2] = {};
+            if (!Backend::fill_random({reinterpret_cast<std::byte*>(key), sizeof(key)})) {
+                fail("listen", "source_connections_max", error::os_failure);
+                return false;
+            }
+            shared_->sources.attach(shared_->source_words, shared_->source_words_count, key[0],
+                                    key[1]);
+            shared_->sources_ready = true;
+        }
         return true;
     }
 
@@ -596,6 +639,24 @@ private:
     }
 
     // ---- waking, summing
+
+    /// The worker that a connection belongs to, whatever the number: it may be too large.
+    std::uint32_t worker_of(connection_id of) const noexcept {
+        return worker_count() == 0 ? 0 : token{of.bits}.index() / worker_of(0).core.connections;
+    }
+    bool want_end(connection_id of, kill_wish wish) noexcept {
+        const std::uint32_t worker = worker_of(of);
+        if (worker >= worker_count()) {
+            return false;
+        }
+        detail::worker_core& core = worker_of(worker).core;
+        wish.generation = token{of.bits}.generation();
+        if (!core.kills.want(token{of.bits}.index() - worker * core.connections, wish)) {
+            return false;
+        }
+        wake(worker);
+        return true;
+    }
 
     void wake(std::uint32_t worker) noexcept {
         if (worker_of(worker).is_open.load() != 0) {

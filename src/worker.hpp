@@ -98,7 +98,7 @@ constexpr std::uint32_t post_capacity(std::uint32_t count) noexcept {
 /// Where one worker's parts lie, from the begin of its stretch of memory.
 template <class Backend>
 struct worker_layout {
-    std::size_t state, hot, endpoints, output, ingress, user, links, posts, wheel, timers;
+    std::size_t state, hot, endpoints, output, ingress, user, links, posts, wheel, timers, kills;
     std::size_t timer_wheel, events, watches, sends, backend_private, buffers, total;
 
     static constexpr worker_layout of(const limits& sizes) noexcept {
@@ -117,6 +117,7 @@ struct worker_layout {
         out.timers = at.take(timers, sizeof(timer_entry), line_bytes);
         out.posts = at.take(posts, post_queue::cell_bytes, line_bytes);
         out.sends = at.take(sends, sizeof(datagram_send), line_bytes);
+        out.kills = at.take(kill_marks::words_for(slots), sizeof(std::uint64_t), line_bytes);
         out.hot = at.take(slots, sizeof(connection), line_bytes);
         out.backend_private =
             at.take(1, Backend::bytes_needed(backend_limits::of(sizes)), line_bytes);
@@ -143,7 +144,7 @@ private:
 /// Where everything lies: what the workers share, then the workers one after the other.
 template <class Backend>
 struct storage_layout {
-    std::size_t shared, listeners, trusted, sockets, workers, total;
+    std::size_t shared, listeners, trusted, sockets, sources, workers, total;
     worker_layout<Backend> worker;
 
     static constexpr storage_layout of(const limits& sizes) noexcept {
@@ -154,9 +155,16 @@ struct storage_layout {
         out.listeners = at.take(sizes.listeners_max, sizeof(listener_entry), line_bytes);
         out.trusted = at.take(sizes.trusted_networks_max, sizeof(network), line_bytes);
         out.sockets = at.take(sizes.datagram_sockets_max, sizeof(datagram_entry), line_bytes);
+        out.sources = at.take(source_words(sizes), sizeof(std::uint64_t), line_bytes);
         out.workers = at.take(sizes.workers_max, out.worker.total, page_bytes);
         out.total = at.used();
         return out;
+    }
+    static constexpr std::uint32_t source_words(const limits& sizes) noexcept {
+        const std::uint32_t most = sizes.sources_max < sizes.connections_max
+                                       ? sizes.sources_max
+                                       : sizes.connections_max;
+        return most == 0 ? 0 : source_table::words_for(most);
     }
 };
 
@@ -187,6 +195,7 @@ worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uin
                      worker_layout<Backend>::buffers_of(sizes), sizes.buffer_bytes,
                      share(sizes.input_buffers_max, sizes.workers_max),
                      share(sizes.output_buffers_max, sizes.workers_max), true);
+    core.kills.attach(at + place.kills, slots);
     core.posts.attach(at + place.posts, post_capacity(share(sizes.posts_max, sizes.workers_max)));
     w->events = reinterpret_cast<event*>(at + place.events);
     w->event_count = sizes.events_per_turn;

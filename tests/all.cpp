@@ -19,6 +19,7 @@
 #include "tests/io_uring_test.cpp"
 #include "tests/iocp_pipes_test.cpp"
 #include "tests/iocp_test.cpp"
+#include "tests/kill_marks_test.cpp"
 #include "tests/kqueue_double_test.cpp"
 #include "tests/kqueue_test.cpp"
 #include "tests/lifecycle_test.cpp"
@@ -38,4 +39,5 @@
 #include "tests/simulator_test.cpp"
 #include "tests/slab_test.cpp"
 #include "tests/socket_posix_test.cpp"
+#include "tests/source_table_test.cpp"
 #include "tests/wheel_test.cpp"

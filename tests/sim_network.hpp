@@ -159,6 +159,7 @@ struct sim_options {
     std::uint32_t descriptors_max = 1'000'000;
     std::uint32_t backlog_max = 4096;
     bool privileged = false;
+    bool gives_random = true;
     sim_break broken = sim_break::nothing;
 
     sim_options& with(sim_fault fault, std::uint16_t weight) noexcept {

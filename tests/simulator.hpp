@@ -46,6 +46,11 @@ public:
         return std::min<std::uint64_t>(std::max<std::uint64_t>(count, 1024),
                                        sim_current->options.descriptors_max);
     }
+    /// The same each time, so that a seed says everything; a test may let it fail.
+    static bool fill_random(mutable_bytes out) noexcept {
+        std::memset(out.data(), 0x5A, out.size());
+        return sim_current->options.gives_random;
+    }
 
     simulator() noexcept = default;
     simulator(const simulator&) = delete;
