@@ -36,6 +36,7 @@
 //   floor 6 · platform/iocp.hpp · the Windows backend over completion ports
 //   floor 6 · src/events.hpp · what a server tells an observer, and the observer that costs nothing
 //   floor 6 · src/hooks.hpp · which hooks a handler has; a wrong one is one readable compile error
+//   floor 6 · src/gate.hpp · the user's word on who gets in and what gets out, and the gate that is none
 //   floor 6 · src/worker.hpp · one worker with its backend, and where everything lies in the memory
 //   floor 7 · platform/default_backend.hpp · which backend a server uses if it is not told
 //   floor 7 · src/reactor.hpp · the loop: one turn after the other, bytes one way, callbacks never nested
@@ -264,6 +265,7 @@ enum class error : std::uint8_t {
     cancelled,
     too_long,
     stopped,
+    refused_by_gate,
     // PROXY, one for each rule of the text (see docs/proxy.md)
     not_proxy,
     proxy_version_refused,
@@ -325,6 +327,7 @@ constexpr const char* text(error code) noexcept {
         "cancelled",
         "too long",
         "stopped",
+        "refused by the gate",
         "not a PROXY header",
         "PROXY version not accepted here",
         "PROXY v1: unknown protocol token",
@@ -567,13 +570,19 @@ constexpr bool resets(close_kind kind) noexcept {
     }
 }
 
-/// A close_kind with its detail: the refusal cause, the killer's reason, the gate's code or the
-/// error of io, proxy_invalid and connect_failed.
+/// A close_kind with its detail: the refusal cause (and above it the gate's code), the killer's
+/// reason, the gate's code or the error of io, proxy_invalid and connect_failed.
 struct close_reason {
     close_kind kind = close_kind::none;
     std::uint16_t detail = 0;
 
-    constexpr refusal_cause cause() const noexcept { return static_cast<refusal_cause>(detail); }
+    constexpr refusal_cause cause() const noexcept {
+        return static_cast<refusal_cause>(detail & 0xFF);
+    }
+    /// The gate's own number: of a refusal by the gate, of a denied write.
+    constexpr std::uint16_t code() const noexcept {
+        return kind == close_kind::refused ? static_cast<std::uint16_t>(detail >> 8) : detail;
+    }
     constexpr error why() const noexcept { return static_cast<error>(detail); }
     constexpr bool operator==(const close_reason&) const noexcept = default;
 };
@@ -1417,6 +1426,9 @@ struct limits {
     std::uint32_t connection_output_buffers_max = 4;
     /// Buffers for PROXY headers of more than 536 bytes from trusted peers; 0: none are taken.
     std::uint32_t preface_buffers_max = 0;
+    /// Refused clients (`verdict::refuse` with a reply) that are being answered at once; each holds
+    /// a connection's slot for up to a second. Stops: refusals taking all slots.
+    std::uint32_t refusals_max = 64;
     /// Messages posted to a worker and not yet taken.
     std::uint32_t posts_max = 1024;
     /// Timers of `server::after`.
@@ -1458,6 +1470,7 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
         {"connection_output_buffers_max", sizes.connection_output_buffers_max, 1,
          output_pieces_max},
         {"preface_buffers_max", sizes.preface_buffers_max, 0, slots_max},
+        {"refusals_max", sizes.refusals_max, 0, slots_max},
         {"posts_max", sizes.posts_max, sizes.workers_max, 1u << 30},
         {"timers_max", sizes.timers_max, 0, slots_max},
         {"datagram_sockets_max", sizes.datagram_sockets_max, 0, 255},
@@ -5323,7 +5336,49 @@ struct deadlines {
     std::uint32_t park_ms = 60'000;      ///< parked, waiting for a post
     std::uint32_t linger_ms = 2'000;     ///< after the FIN: reading and discarding
     std::uint32_t connect_ms = 10'000;   ///< outgoing, until established
+
+    /// Bytes a second, at least, while a request is on its way in, and while output waits for its
+    /// peer to take it; 0: no bound. See `rate_grace_ms`.
+    std::uint32_t rate_in = 256;
+    std::uint32_t rate_out = 256;
+    /// Judged is a stretch of so long, again and again while it lasts without a break: the peer
+    /// moved something, but less than the rate. One that moves nothing is read_ms's or write_ms's.
+    std::uint32_t rate_window_ms = 10'000;
+    /// Nothing is judged in the first so many milliseconds of it; they are not in the first window.
+    std::uint32_t rate_grace_ms = 5'000;
+    /// While `connection::pressure` is 75 or more, idle, read and write deadlines are half as long,
+    /// from 90 on a quarter. Fewer than 16 connections, or buffers, are no measure and don't count.
+    bool tighten = true;
 };
+
+/// What new connections meet, apart from limits: see `server::control`.
+enum class control_state : std::uint8_t {
+    normal,    ///< all are let in
+    shed,      ///< a lane and those above it are refused, and ended where they are idle
+    lockdown,  ///< none is let in, but by listeners that are exempt
+    draining,  ///< `drain` was called
+    stopping   ///< `stop` was called
+};
+
+namespace detail {
+
+/// A state and a lane in one word, so that both change at once.
+struct control_mood {
+    control_state state = control_state::normal;
+    std::uint8_t lane = 0;
+
+    constexpr bool sheds(std::uint8_t other) const noexcept {
+        return state == control_state::shed && other >= lane;
+    }
+    constexpr std::uint32_t bits() const noexcept {
+        return static_cast<std::uint32_t>(state) | std::uint32_t{lane} << 8;
+    }
+};
+constexpr control_mood mood_of(std::uint32_t bits) noexcept {
+    return {static_cast<control_state>(bits & 0xFF), static_cast<std::uint8_t>(bits >> 8)};
+}
+
+}  // namespace detail
 
 /// A socket option no field covers; `value` must outlive the call that takes it.
 struct raw_option {
@@ -5386,6 +5441,8 @@ struct listen_options {
     /// IPv4 address or an IPv6 /64, of the client that PROXY names where it is required. 0: no
     /// bound. Unix sockets, and proxies that speak for themselves (LOCAL), have none.
     std::uint32_t source_connections_max = 0;
+    /// Its clients are let in during a lockdown: for those who have to end it.
+    bool lockdown_exempt = false;
     proxy_mode proxy = proxy_mode::off;
     proxy_accept versions = proxy_accept::either;
     /// Networks a PROXY header is believed from, "10.0.0.0/8, 2001:db8::/32"; empty: from any peer
@@ -5946,6 +6003,20 @@ struct endpoint_pair {
 };
 using output_words = std::uint64_t[output_pieces_max];
 
+/// What one way had moved when its window began, and when that was (the lower bits of the tick).
+/// Lies with the word of outgoing connections where others had their preface.
+struct rate_meter {
+    std::uint64_t base;
+    std::uint32_t begun;
+    std::uint32_t reserved;
+};
+struct opened_facts {
+    std::uint64_t word;
+    rate_meter in;
+    rate_meter out;
+};
+static_assert(sizeof(opened_facts) <= 64);
+
 /// What a listener decided for its connections; shared by all workers, written once.
 struct listener_entry {
     socket_handle handle;
@@ -5962,11 +6033,29 @@ struct listener_entry {
     proxy_mode proxy_required;
     proxy_accept versions;
     bool tcp6_with_ipv4;
+    bool lockdown_exempt;
+    detail::atomic<std::uint32_t> removed;  // by remove_listener: its entry may be used again
 };
+
+/// Lanes that can have places reserved.
+inline constexpr std::uint32_t reservable_lanes = 8;
+
+struct lane_places {
+    detail::atomic<std::uint32_t> open_count;
+    std::uint32_t reserved;
+};
+
+/// A program's word on the door: all-zero is what it is until somebody said something.
+enum class door_word : std::uint32_t { opens_with_run, open, shut };
 
 /// What workers share. Touched at accept and close only.
 struct shared_state {
     detail::atomic<std::uint32_t> open_count;
+    detail::atomic<std::uint32_t> door;
+    detail::atomic<std::uint32_t> mood;         // control_state, and above it the lane
+    detail::atomic<std::uint32_t> common_open;  // outside of reserved places
+    lane_places lanes[reservable_lanes];
+    std::uint32_t reserved_count;               // 0: lanes are not counted at all
     detail::atomic<std::uint32_t> listeners_version;
     detail::atomic<std::uint32_t> listener_count;
     detail::atomic<std::uint32_t> stop_wanted;
@@ -5989,6 +6078,8 @@ struct shared_state {
 struct worker_calls {
     os_status (*start_connect)(worker_core&, std::uint32_t index, const stream_address&) noexcept;
     result<endpoint> (*local_of)(socket_handle) noexcept;
+    error (*admit)(worker_core&, connection&) noexcept;  // nullptr without a gate
+    void (*parted)(worker_core&, connection&) noexcept;  // and tells it of the end
 };
 
 /// Exact counts of one worker since it opened.
@@ -6007,6 +6098,9 @@ struct worker_counters {
     std::uint64_t datagrams_in;
     std::uint64_t datagrams_out;
     std::uint64_t datagrams_refused;
+    std::uint64_t egress_denied;
+    std::uint64_t closed_by[static_cast<std::size_t>(close_kind::count_)];  // of `closed`, each
+    std::uint64_t refused_by[static_cast<std::size_t>(refusal_cause::count_)];  // of `refused`
     std::uint64_t turns;
 };
 
@@ -6126,6 +6220,12 @@ public:
     std::uint32_t listener() const noexcept { return listener_; }
     netio::origin origin() const noexcept { return static_cast<netio::origin>(origin_); }
     std::uint32_t worker() const noexcept;
+    /// What the gate made of it: its class (0 without a gate), and the gate's own word.
+    std::uint8_t lane() const noexcept { return lane_; }
+    std::uint32_t tag() const noexcept { return tag_; }
+    /// How much is in use, in percent: of the server's connections or of this worker's output
+    /// buffers, whatever is scarcer. From 75 on deadlines are shorter, see `deadlines::tighten`.
+    std::uint32_t pressure() const noexcept;
     /// True if PROXY named the client (not for LOCAL and UNSPEC headers).
     bool proxied() const noexcept;
     /// The header's TLVs; in `on_open` only, empty otherwise.
@@ -6155,7 +6255,7 @@ public:
     }
 
 private:
-    template <class Handler, class Backend, class Events>
+    template <class Handler, class Backend, class Gate, class Events>
     friend class reactor;
     friend class buffer;
     friend struct detail::worker_core;
@@ -6264,11 +6364,18 @@ private:
     std::uint16_t reason_detail_;
     close_kind reason_kind_;
     output_queue::position output_;
-    connection_state_kind state_;
+    connection_state_kind state_ : 3;
+    bool admitted_ : 1;            // by the gate, which is owed a `closed`
+    bool refusal_ : 1;             // it is being told that it may not stay
+    bool in_lane_ : 1;             // counted among the lanes
+    bool rates_in_ : 1;            // a meter runs: see rate_meters
+    bool rates_out_ : 1;
     std::uint8_t listener_;
     std::uint8_t lane_;
     std::uint8_t origin_ : 2;
-    std::uint8_t sent_in_ : 6;     // the last bits of the turn that last sent
+    bool own_lane_ : 1;            // in a place reserved for its lane
+    bool metered_ : 1;             // its meters were used
+    std::uint8_t sent_in_ : 4;     // the last bits of the turn that last sent
 };
 static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");
 
@@ -6305,6 +6412,7 @@ struct worker_core {
     kill_marks kills;
     shared_state* shared;
     const worker_calls* calls;
+    void* gate;                    // of the type that `calls` knows
     const proxy::header* opening;  // in on_open of a proxied connection
     connection* current;           // whose event is handled: it is settled at the end of that
     const connection* offered;     // whose window on_data is looking at
@@ -6321,6 +6429,11 @@ struct worker_core {
     std::uint32_t preface_buffers;
     std::uint32_t preface_buffers_high;
     std::uint64_t preface_buffers_refused;
+    std::uint32_t refusals;        // answers of the gate under way
+    std::uint32_t refusals_max;
+    std::uint32_t refusals_high;
+    std::uint64_t refusals_refused;
+    std::uint32_t tightened;       // how often deadlines are halved for want of room
     std::uint32_t buffers_lent;    // in the handler's hands
     std::uint32_t moved_bytes;     // by move_input_to in this on_data
     bool torn_down;                // the server's end: no callbacks but those of an end
@@ -6336,6 +6449,9 @@ struct worker_core {
     pool_stats preface_stats() const noexcept {
         return {"preface_buffers", preface_buffers_max, preface_buffers, preface_buffers_high,
                 preface_buffers_refused};
+    }
+    pool_stats refusal_stats() const noexcept {
+        return {"refusals", refusals_max, refusals, refusals_high, refusals_refused};
     }
     /// The live connection of this worker that `id` names, or nullptr. The index of a lower worker
     /// wraps to one that is too large.
@@ -6454,8 +6570,20 @@ struct worker_core {
     /// Counts one more connection of the client's source, unless its listener's cap is reached.
     bool count_source(connection& c) noexcept;
     void count_out(connection& c) noexcept;
-    /// A counted slot for a connection without a listener: its index, or stopped, or full.
-    result<std::uint32_t> take_place(netio::origin from, connection_state_kind state) noexcept;
+    /// A place in its lane, unless that is being shed or all that it may have are taken.
+    bool take_lane(connection& c, refusal_cause& why) noexcept;
+    void leave_lane(connection& c) noexcept;
+    /// In percent, of what is scarcest.
+    std::uint32_t pressure() const noexcept;
+    opened_facts facts_of(const connection& c) const noexcept {
+        return load_native<opened_facts>(ingress[index_of(c)]);
+    }
+    void store_facts(const connection& c, const opened_facts& facts) noexcept {
+        std::memcpy(ingress[index_of(c)], &facts, sizeof(facts));
+    }
+    /// A counted, admitted slot for a connection without a listener: its index, or why not.
+    result<std::uint32_t> take_place(netio::origin from, connection_state_kind state,
+                                     const endpoint& peer, socket_handle handle) noexcept;
     result<connection_id> connect(const stream_address& to, std::uint64_t word) noexcept;
 
 private:
@@ -6901,6 +7029,7 @@ inline std::uint32_t connection::peer_process_id() const noexcept {
     return source().family == address_family::unix_path ? source().scope_id : 0;
 }
 inline std::uint32_t connection::worker() const noexcept { return core().worker_index; }
+inline std::uint32_t connection::pressure() const noexcept { return core().pressure(); }
 inline bool connection::proxied() const noexcept { return has(is_proxied); }
 inline const proxy::header* connection::proxy_header() const noexcept { return core().opening; }
 inline proxy::tlv_list connection::tlvs() const noexcept {
@@ -6922,17 +7051,18 @@ inline void* connection::user_memory() noexcept {
 
 namespace detail {
 
-inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
-    // Never above the cap, not even for a moment: another worker would refuse for it.
-    const auto reserve = [](detail::atomic<std::uint32_t>& count, std::uint32_t most) {
-        std::uint32_t seen = count.load(detail::ordering::relaxed);
-        while (seen < most) {
-            if (count.compare_exchange_weak(seen, seen + 1, detail::ordering::relaxed)) {
-                return true;
-            }
+/// Never above the cap, not even for a moment: another worker would refuse for it.
+inline bool reserve(detail::atomic<std::uint32_t>& count, std::uint32_t most) noexcept {
+    std::uint32_t seen = count.load(detail::ordering::relaxed);
+    while (seen < most) {
+        if (count.compare_exchange_weak(seen, seen + 1, detail::ordering::relaxed)) {
+            return true;
         }
-        return false;
-    };
+    }
+    return false;
+}
+
+inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
     if (!reserve(shared->open_count, shared->connections_max)) {
         why = refusal_cause::global_cap;
         return false;
@@ -6967,7 +7097,45 @@ inline bool worker_core::count_source(connection& c) noexcept {
     return true;
 }
 
+inline bool worker_core::take_lane(connection& c, refusal_cause& why) noexcept {
+    if (mood_of(shared->mood.load(detail::ordering::relaxed)).sheds(c.lane_)) {
+        why = refusal_cause::shed;
+        return false;
+    }
+    if (shared->reserved_count == 0) {
+        return true;
+    }
+    if (c.lane_ < reservable_lanes) {
+        lane_places& own = shared->lanes[c.lane_];
+        c.own_lane_ = reserve(own.open_count, own.reserved);
+    }
+    if (!c.own_lane_ &&
+        !reserve(shared->common_open, shared->connections_max - shared->reserved_count)) {
+        why = refusal_cause::lane_reserve;
+        return false;
+    }
+    c.in_lane_ = true;
+    return true;
+}
+
+inline void worker_core::leave_lane(connection& c) noexcept {
+    if (c.in_lane_) {
+        (c.own_lane_ ? shared->lanes[c.lane_].open_count : shared->common_open)
+            .fetch_sub(1, detail::ordering::relaxed);
+        c.in_lane_ = c.own_lane_ = false;
+    }
+}
+
+inline std::uint32_t worker_core::pressure() const noexcept {
+    const std::uint64_t slots_used = shared->open_count.load(detail::ordering::relaxed);
+    const std::uint64_t quota = pool.quota(side::output);
+    const std::uint64_t of_slots = slots_used * 100 / shared->connections_max;
+    const std::uint64_t of_buffers = (quota - pool.room(side::output)) * 100 / quota;
+    return static_cast<std::uint32_t>(of_slots > of_buffers ? of_slots : of_buffers);
+}
+
 inline void worker_core::count_out(connection& c) noexcept {
+    leave_lane(c);
     if (c.source_place_ != 0) {
         shared->sources.release(c.source_place_ - 1);
         c.source_place_ = 0;
@@ -6982,7 +7150,9 @@ inline void worker_core::count_out(connection& c) noexcept {
 }
 
 inline result<std::uint32_t> worker_core::take_place(netio::origin from,
-                                                     connection_state_kind state) noexcept {
+                                                     connection_state_kind state,
+                                                     const endpoint& peer,
+                                                     socket_handle handle) noexcept {
     if (shut != 0 || shared->stop_wanted.load(detail::ordering::relaxed) != 0) {
         return error::stopped;
     }
@@ -6990,10 +7160,21 @@ inline result<std::uint32_t> worker_core::take_place(netio::origin from,
     if (index == none_index) {
         return error::full;
     }
+    connection& c = hot[index];
+    endpoints[index].source = peer;
+    c.handle_ = handle;
     refusal_cause why{};
-    if (!count_in(hot[index], why)) {
-        free_slot(hot[index]);
-        return error::full;
+    error failed = count_in(c, why) ? error::none : error::full;
+    if (failed == error::none && calls->admit != nullptr) {
+        failed = calls->admit(*this, c);
+    }
+    if (failed == error::none && !take_lane(c, why)) {
+        failed = error::full;
+        c.because(close_kind::refused, static_cast<std::uint16_t>(why));
+    }
+    if (failed != error::none) {
+        free_slot(c);
+        return failed;
     }
     return index;
 }
@@ -7001,16 +7182,16 @@ inline result<std::uint32_t> worker_core::take_place(netio::origin from,
 inline result<connection_id> worker_core::connect(const stream_address& to,
                                                   std::uint64_t word) noexcept {
     const result<std::uint32_t> place =
-        take_place(origin::connected, connection_state_kind::connecting);
+        take_place(origin::connected, connection_state_kind::connecting, to.ip, no_handle);
     if (!place) {
         return place.why;
     }
     const std::uint32_t index = place.value;
     connection& c = hot[index];
     store_word(index, word);
-    endpoints[index].source = to.ip;
     const os_status started = calls->start_connect(*this, index, to);
     if (!started) {
+        c.because(close_kind::connect_failed, static_cast<std::uint16_t>(started.why));
         free_slot(c);
         return started.why;
     }
@@ -7028,6 +7209,11 @@ inline void worker_core::free_slot(connection& c) noexcept {
     if (c.has(connection::waits_for_output | connection::waits_for_input)) {
         leave_waiting(c);
     }
+    if (c.admitted_) {
+        c.admitted_ = false;
+        calls->parted(*this, c);
+    }
+    refusals -= c.refusal_ ? 1 : 0;
     kills.end(index);
     count_out(c);
     wheel_of_connections.cancel(index);
@@ -7041,8 +7227,8 @@ inline void worker_core::free_slot(connection& c) noexcept {
     if (c.has(connection::user_used)) {
         wipe(user[index], user_bytes);
     }
-    if (c.origin() == origin::connected) {
-        store_word(index, 0);
+    if (c.origin() == origin::connected || c.metered_) {
+        store_facts(c, {});
     }
     if (c.has(connection::discarding)) {
         wipe(ingress[index], ingress_bytes);
@@ -7122,7 +7308,7 @@ public:
     socket_handle native_handle() const noexcept { return handle_; }
 
 private:
-    template <class Handler, class Backend, class Events>
+    template <class Handler, class Backend, class Gate, class Events>
     friend class reactor;
 
     datagram_socket(void* worker, const detail::datagram_calls& calls, datagram_id id,
@@ -16364,6 +16550,7 @@ enum class server_event_kind : std::uint8_t {
     descriptor_pressure,  // out of descriptors: the listener rests a while
     drain_started,
     drain_finished,
+    egress_denied,        // the gate held back what was queued; reason
     count_
 };
 
@@ -16371,7 +16558,8 @@ enum class server_event_kind : std::uint8_t {
 constexpr const char* name(server_event_kind kind) noexcept {
     constexpr const char* names[] = {"accepted",      "refused",       "opened",
                                      "connect_failed", "closed",       "accept_failed",
-                                     "descriptor_pressure", "drain_started", "drain_finished"};
+                                     "descriptor_pressure", "drain_started", "drain_finished",
+                                     "egress_denied"};
     static_assert(sizeof(names) / sizeof(names[0]) ==
                   static_cast<std::size_t>(server_event_kind::count_));
     const auto index = static_cast<std::size_t>(kind);
@@ -16396,9 +16584,6 @@ struct server_event {
 /// The observer that is not there: nothing is built for it. An observer of one's own has
 /// `void on_event(const server_event&) noexcept`, called on the worker's thread; it must be quick.
 struct no_events {};
-
-/// Lets everybody in. Gates of one's own come with a later release.
-struct allow_all {};
 
 NETIO_END
 
@@ -16430,6 +16615,7 @@ NETIO_NAME_PROBE(on_timer)
 NETIO_NAME_PROBE(on_deadline)
 NETIO_NAME_PROBE(on_connect_failed)
 NETIO_NAME_PROBE(on_drain)
+NETIO_NAME_PROBE(on_denied)
 NETIO_NAME_PROBE(on_datagram)
 NETIO_NAME_PROBE(on_close)
 // Names other libraries use, or fingers slip into.
@@ -16474,6 +16660,7 @@ NETIO_HOOK_PROBE(on_timer, void, word)
 NETIO_HOOK_PROBE(on_deadline, void, c, deadline_kind{})
 NETIO_HOOK_PROBE(on_connect_failed, void, word, error{})
 NETIO_HOOK_PROBE(on_drain, void, c)
+NETIO_HOOK_PROBE(on_denied, void, c, std::uint16_t{})
 NETIO_HOOK_PROBE(on_datagram, void, socket, packet)
 NETIO_HOOK_PROBE(on_close, void, c, close_reason{})
 #undef NETIO_HOOK_PROBE
@@ -16500,6 +16687,7 @@ constexpr bool check_handler() noexcept {
                      "void on_deadline(netio::connection&, netio::deadline_kind) noexcept");
     NETIO_CHECK_HOOK(on_connect_failed,
                      "void on_connect_failed(std::uint64_t, netio::error) noexcept");
+    NETIO_CHECK_HOOK(on_denied, "void on_denied(netio::connection&, std::uint16_t) noexcept");
     NETIO_CHECK_HOOK(on_drain, "void on_drain(netio::connection&) noexcept");
     NETIO_CHECK_HOOK(on_datagram,
                      "void on_datagram(netio::datagram_socket&, const netio::datagram&) noexcept");
@@ -16524,6 +16712,185 @@ constexpr bool check_handler() noexcept {
 }
 #undef NETIO_CHECK_HOOK
 #undef NETIO_CHECK_SLIP
+
+}  // namespace detail
+
+NETIO_END
+
+// ==== src/gate.hpp ================================================================================
+// floor 6 · the user's word on who gets in and what gets out, and the gate that is none
+
+#include <concepts>
+#include <type_traits>
+
+NETIO_BEGIN
+
+/// The longest answer that a gate may give with a refusal.
+inline constexpr std::size_t refusal_bytes_max = 512;
+
+/// So long may an answered refusal take, from the answer to the end of the connection.
+inline constexpr std::uint32_t refusal_linger_ms = 1'000;
+
+/// What a gate says of a client, in `admit` and `readmit`.
+class verdict {
+public:
+    /// It may come in. `lane` is its class, lower is more important: lanes can have places reserved
+    /// (`server::reserve_lane`) and be shed (`server::control`). `tag` is the gate's own; both are
+    /// facts of the connection from here on.
+    static constexpr verdict allow(std::uint8_t lane = 0, std::uint32_t tag = 0) noexcept {
+        return {true, lane, 0, tag, {}};
+    }
+    /// It may not: RST. `code` comes back in the close reason (`refused(gate)`, `code()`).
+    static constexpr verdict refuse(std::uint8_t code = 0) noexcept {
+        return {false, 0, code, 0, {}};
+    }
+    /// It may not, and is told so: `reply`, at most 512 bytes that outlive the connection, then
+    /// FIN; what it sends is discarded for up to a second, then RST. If limits::refusals_max are
+    /// being answered already, or the reply is too long: RST at once.
+    static constexpr verdict refuse(std::uint8_t code, bytes reply) noexcept {
+        return {false, 0, code, 0, reply};
+    }
+    static verdict refuse(std::uint8_t code, std::string_view reply) noexcept {
+        return refuse(code, as_bytes(reply));
+    }
+
+    constexpr bool allowed() const noexcept { return allowed_; }
+    constexpr std::uint8_t lane() const noexcept { return lane_; }
+    constexpr std::uint32_t tag() const noexcept { return tag_; }
+    constexpr std::uint8_t code() const noexcept { return code_; }
+    constexpr bytes reply() const noexcept { return reply_; }
+
+private:
+    constexpr verdict(bool allowed, std::uint8_t lane, std::uint8_t code, std::uint32_t tag,
+                      bytes reply) noexcept
+        : reply_(reply), tag_(tag), allowed_(allowed), lane_(lane), code_(code) {}
+
+    bytes reply_;
+    std::uint32_t tag_;
+    bool allowed_;
+    std::uint8_t lane_;
+    std::uint8_t code_;
+};
+
+/// What is about to be sent, in `check`.
+struct write_facts {
+    std::uint64_t byte_count;   ///< given to the kernel if allowed; it may take them in pieces
+    std::uint64_t bytes_out;    ///< sent on this connection before
+    bool in_exchange;           ///< `phase` says so: a response may have begun
+};
+
+/// What a gate says of a send, in `check`.
+class egress {
+public:
+    static constexpr egress allow() noexcept { return {true, 0, {}}; }
+    /// Nothing of what is queued leaves, nor anything after it: the queue is dropped, the handler's
+    /// `on_denied(c, code)` called, the connection reset, with `egress_denied(code)` as its reason.
+    static constexpr egress deny(std::uint16_t code = 0) noexcept { return {false, code, {}}; }
+    /// The same, but for a last reply in place of what was queued: as verdict::refuse has it. For a
+    /// denial on the boundary of a response, see `write_facts::in_exchange`.
+    static constexpr egress deny(std::uint16_t code, bytes reply) noexcept {
+        return {false, code, reply};
+    }
+    static egress deny(std::uint16_t code, std::string_view reply) noexcept {
+        return deny(code, as_bytes(reply));
+    }
+
+    constexpr bool allowed() const noexcept { return allowed_; }
+    constexpr std::uint16_t code() const noexcept { return code_; }
+    constexpr bytes reply() const noexcept { return reply_; }
+
+private:
+    constexpr egress(bool allowed, std::uint16_t code, bytes reply) noexcept
+        : reply_(reply), code_(code), allowed_(allowed) {}
+
+    bytes reply_;
+    std::uint16_t code_;
+    bool allowed_;
+};
+
+/// The gate that lets everybody in and everything out: no code is built for it.
+///
+/// A gate of one's own is a class with these members, all `noexcept`, called on the connection's
+/// worker, so concurrently if there are several; only `admit` must be there:
+///
+/// * `verdict admit(const connection&)`: a client was accepted, a socket is adopted, or a
+///   connection is about to be dialled (`origin()` says which). Before any byte is read.
+/// * `verdict readmit(const connection&)`: PROXY has named the client of an admitted connection;
+///   `source()` is the client's now. Without it: `admit` again.
+/// * `egress check(const connection&, const write_facts&)`: before each send. What it allowed is on
+///   its way, also where the kernel has no room yet: to stop that, too, kill the connection.
+///   Without it nothing is asked.
+/// * `void closed(const connection&, close_reason)`: once for each connection that was admitted,
+///   whatever came of it, before its slot is free.
+struct allow_all {};
+
+namespace detail {
+
+// clang-format off
+#define NETIO_GATE_PROBE(hook)                                                                     \
+    struct gate_has_##hook { int hook; };                                                          \
+    template <class G> struct gate_both_##hook : G, gate_has_##hook {};                            \
+    template <class G, bool Final = __is_final(G)> constexpr bool gate_names_##hook =              \
+        !requires { &gate_both_##hook<G>::hook; };                                                 \
+    template <class G> constexpr bool gate_names_##hook<G, true> = requires { &G::hook; };
+// clang-format on
+NETIO_GATE_PROBE(admit)
+NETIO_GATE_PROBE(readmit)
+NETIO_GATE_PROBE(check)
+NETIO_GATE_PROBE(closed)
+NETIO_GATE_PROBE(on_admit)
+NETIO_GATE_PROBE(on_check)
+NETIO_GATE_PROBE(on_close)
+NETIO_GATE_PROBE(on_closed)
+NETIO_GATE_PROBE(on_readmit)
+#undef NETIO_GATE_PROBE
+
+template <class G>
+concept calls_admit = requires(G& g, const connection& c) {
+    { g.admit(c) } noexcept -> std::same_as<verdict>;
+};
+template <class G>
+concept calls_readmit = requires(G& g, const connection& c) {
+    { g.readmit(c) } noexcept -> std::same_as<verdict>;
+};
+template <class G>
+concept calls_check = requires(G& g, const connection& c, const write_facts& facts) {
+    { g.check(c, facts) } noexcept -> std::same_as<egress>;
+};
+template <class G>
+concept calls_closed = requires(G& g, const connection& c, close_reason reason) {
+    { g.closed(c, reason) } noexcept;
+};
+
+/// Instantiated once for each gate. What it names and can't be called would let everybody through.
+template <class G>
+constexpr bool check_gate() noexcept {
+    if constexpr (!std::is_same_v<G, allow_all>) {
+        static_assert(calls_admit<G>,
+                      "netio: a gate needs "
+                      "netio::verdict admit(const netio::connection&) noexcept");
+        static_assert(!gate_names_readmit<G> || calls_readmit<G>,
+                      "netio: readmit must be "
+                      "netio::verdict readmit(const netio::connection&) noexcept");
+        static_assert(!gate_names_check<G> || calls_check<G>,
+                      "netio: check must be netio::egress check(const netio::connection&, const "
+                      "netio::write_facts&) noexcept");
+        static_assert(!gate_names_closed<G> || calls_closed<G>,
+                      "netio: closed must be "
+                      "void closed(const netio::connection&, netio::close_reason) noexcept");
+        static_assert(!gate_names_on_admit<G> && !gate_names_on_readmit<G> &&
+                          !gate_names_on_check<G> && !gate_names_on_close<G> &&
+                          !gate_names_on_closed<G>,
+                      "netio: a gate's members are admit, readmit, check and closed");
+    }
+    return true;
+}
+
+/// An observer has `on_event`, a gate has not.
+template <class T>
+concept looks_like_gate = calls_admit<T> || (gate_names_admit<T> && !requires(T& t) {
+    &T::on_event;
+});
 
 }  // namespace detail
 
@@ -16589,6 +16956,13 @@ struct worker_state {
     std::uint32_t drain_seen;         // the drain that was begun with, as in shared_state
     detail::atomic<std::uint32_t> is_open;
     detail::atomic<std::uint32_t> is_over;  // the stop or drain is complete: no more posts
+    std::uint64_t drain_begun_ms;
+    std::uint64_t drain_took_ms;
+    std::uint64_t closed_before_drain;
+    std::uint32_t open_at_drain;
+    std::uint32_t mood_seen;
+    bool door_shut;
+    bool ends_idle;                   // idle connections may have to end: a drain, or lanes shed
     bool accepts_held_back;           // no slot here, but other workers have some
     bool draining;
     bool drain_late;
@@ -16715,6 +17089,7 @@ worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uin
     core.shared = &shared;
     core.connection_buffers_max = sizes.connection_output_buffers_max;
     core.preface_buffers_max = share(sizes.preface_buffers_max, sizes.workers_max);
+    core.refusals_max = share(sizes.refusals_max, sizes.workers_max);
     core.slots.attach(at + place.hot, sizeof(connection), slots);
     core.wheel_of_connections.attach(at + place.wheel, at + place.hot + sizeof(slot_header),
                                      sizeof(connection), slots, 0);
@@ -16846,6 +17221,9 @@ struct turn_bounds {
     static constexpr std::uint32_t swept_slots = 4096;
 };
 
+/// Of fewer connections or buffers one more or less says nothing about pressure.
+inline constexpr std::uint32_t tighten_from = 16;
+
 /// Less than this until something is due: a look at the clock is worth its price.
 inline constexpr std::uint64_t due_soon_ns = 2'000'000'000;
 
@@ -16858,27 +17236,32 @@ inline constexpr std::uint32_t accept_pause_last_ms = 1000;
 ///
 /// One turn: wait, read the clock, control, dispatch events (starting sends after each callback),
 /// expire deadlines, posts, what is owed, what those touched.
-template <class Handler, class Backend, class Events>
+template <class Handler, class Backend, class Gate, class Events>
 class reactor {
     static_assert(backend<Backend>, "netio: the backend does not meet the contract");
     static_assert(detail::check_handler<Handler>());
+    static_assert(detail::check_gate<Gate>());
+    static constexpr bool gated = !std::is_same_v<Gate, allow_all>;
     using state = detail::worker_state<Backend>;
     using flags = connection::flag;
     using kind = connection_state_kind;
 
 public:
-    reactor(state& worker, Handler& handler, Events* events) noexcept
-        : w_(worker), core_(worker.core), handler_(handler), events_(events) {}
+    reactor(state& worker, Handler& handler, Gate* gate, Events* events) noexcept
+        : w_(worker), core_(worker.core), handler_(handler), gate_(gate), events_(events) {}
 
     /// Opens the backend on this thread. Once, before anything else.
     os_status open() noexcept {
         NETIO_ASSERT(w_.is_open.load(detail::ordering::relaxed) == 0);
-        static constexpr detail::worker_calls calls{&start_connect, &Backend::local_of};
+        static constexpr detail::worker_calls calls{
+            &start_connect, &Backend::local_of, gated ? &admit_outgoing : nullptr,
+            gated ? &part : nullptr};
         const os_status opened = w_.backend.open(w_.backend_memory, w_.backend_sizes, core_.pool);
         if (!opened) {
             return opened;
         }
         core_.calls = &calls;
+        core_.gate = gate_;
         if constexpr (backend_waits_for_batches<Backend>) {
             w_.backend.wait_for_batches(core_.shared->waiting.batch_us);
         }
@@ -17020,20 +17403,27 @@ public:
     }
     result<connection_id> adopt(socket_handle handle) noexcept {
         read_clock();
-        const result<std::uint32_t> place = core_.take_place(origin::adopted, kind::open);
+        const result<std::uint32_t> place =
+            core_.take_place(origin::adopted, kind::open, endpoint{}, handle);
         if (!place) {
             return place.why;
         }
         connection& c = core_.hot[place.value];
         const os_status attached = w_.backend.attach(handle, who_of(c));
         if (!attached) {
+            c.because(close_kind::io, static_cast<std::uint16_t>(attached.why));
             core_.free_slot(c);
             return attached.why;
         }
-        c.handle_ = handle;
         c.set(flags::attached | flags::open_due);
         core_.owe_data(c);
         return core_.id_of(place.value);
+    }
+    /// The server's own hold of a listener, given up once by whoever comes first.
+    static void leave(detail::listener_entry& from) noexcept {
+        if (from.server_holds.exchange(0, detail::ordering::acquire_release) != 0) {
+            let_go(from);
+        }
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
         return send_datagram(&w_, from.index, to, payload);
@@ -17075,11 +17465,19 @@ private:
     struct next_deadline {
         std::uint64_t due = wheel::never;
         deadline_kind which = deadline_kind::idle;
+        bool is_look = false;  // at the rates: nothing has passed yet
 
+        void look(std::uint64_t at) noexcept {
+            if (at < due) {
+                due = at;
+                is_look = true;
+            }
+        }
         void consider(std::uint64_t from, std::uint32_t ms, deadline_kind candidate) noexcept {
             if (ms != 0 && from <= wheel::never - 1 - ms && from + ms < due) {
                 due = from + ms;
                 which = candidate;
+                is_look = false;
             }
         }
     };
@@ -17098,7 +17496,7 @@ private:
         case kind::draining:
             next.consider(c.in_at_, times.linger_ms, deadline_kind::linger);
             if (c.exchange_due_ != 0 && c.exchange_due() < next.due) {
-                next = {c.exchange_due(), deadline_kind::exchange};
+                next = {c.exchange_due(), deadline_kind::exchange, false};
             }
             break;
         case kind::open:
@@ -17110,29 +17508,110 @@ private:
         return next;
     }
 
-    static void open_deadline(const connection& c, const deadlines& times,
-                              next_deadline& next) noexcept {
+    void open_deadline(const connection& c, const deadlines& times,
+                       next_deadline& next) const noexcept {
+        const auto tight = [&](std::uint32_t ms) {  // 1 stays 1: 0 would turn it off
+            const std::uint32_t least = ms == 0 ? 0 : 1;
+            const std::uint32_t less = times.tighten ? ms >> core_.tightened : ms;
+            return less > least ? less : least;
+        };
         if (c.output_.words != 0) {
-            next.consider(c.out_at_, times.write_ms, deadline_kind::write);
+            next.consider(c.out_at_, tight(times.write_ms), deadline_kind::write);
+            if (times.rate_out != 0 && !c.has(flags::window_inline)) {
+                next.look(c.rates_out_ ? window_end(core_.facts_of(c).out, times)
+                                       : c.out_at_ + times.rate_grace_ms);
+            }
         }
         if (c.has(flags::is_parked)) {
             if (c.in_at_ < next.due) {
-                next.due = c.in_at_;
-                next.which = deadline_kind::park;
+                next = {c.in_at_, deadline_kind::park, false};
             }
         } else if (c.output_.words == 0) {  // while output waits, only its own deadline counts
             const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
             if (c.has(flags::in_exchange) ||
                 (c.window_end_ != c.window_begin_ && !c.has(flags::is_paused))) {
-                next.consider(last, times.read_ms, deadline_kind::read);
+                next.consider(last, tight(times.read_ms), deadline_kind::read);
+                if (times.rate_in != 0 && is_to_send(c)) {
+                    next.look(c.rates_in_ ? window_end(core_.facts_of(c).in, times)
+                                          : c.in_at_ + times.rate_grace_ms);
+                }
             } else {
-                next.consider(last, times.idle_ms, deadline_kind::idle);
+                next.consider(last, tight(times.idle_ms), deadline_kind::idle);
             }
         }
         if (c.exchange_due_ != 0 && c.exchange_due() < next.due) {
-            next.due = c.exchange_due();
-            next.which = deadline_kind::exchange;
+            next = {c.exchange_due(), deadline_kind::exchange, false};
         }
+    }
+
+    // ---- rates
+
+    /// A request is on its way in, and nothing but its peer keeps it from coming.
+    static bool is_to_send(const connection& c) noexcept {
+        return c.state_ == kind::open && c.output_.words == 0 &&
+               (c.has(flags::in_exchange) || c.window_end_ != c.window_begin_) &&
+               !c.has(flags::is_parked | flags::is_paused | flags::blocked | flags::refused |
+                      flags::waits_for_input | flags::window_inline | flags::peer_ended |
+                      flags::close_wanted);
+    }
+    /// Output waits, and nothing but its peer keeps it from going.
+    static bool is_to_take(const connection& c) noexcept {
+        return c.state_ == kind::open && c.output_.words != 0 &&
+               !c.has(flags::output_dead | flags::window_inline);
+    }
+
+    NETIO_WRAPS std::uint64_t window_end(const detail::rate_meter& of,
+                                         const deadlines& times) const noexcept {
+        const std::uint32_t ahead = of.begun + times.rate_window_ms -
+                                    static_cast<std::uint32_t>(core_.now_up_ms);
+        return static_cast<std::int32_t>(ahead) < 0 ? core_.now_ms : core_.now_up_ms + ahead;
+    }
+
+    /// Looks at the meters that are due, and starts those that should run. False: the peer is too
+    /// slow, and its connection has a reason to end.
+    ///
+    /// Meters start when the wheel comes by, not with the activity: what is over within the grace,
+    /// as nearly all of it is, costs nothing but a bit. So a first window ends between one and two
+    /// graces and a window after the activity began.
+    bool keeps_rates(connection& c) noexcept {
+        const deadlines& times = core_.times_of(c);
+        const bool in = times.rate_in != 0 && is_to_send(c);
+        const bool out = times.rate_out != 0 && is_to_take(c);
+        if (!in && !out) {
+            c.rates_in_ = c.rates_out_ = false;
+            return true;
+        }
+        detail::opened_facts facts = core_.facts_of(c);
+        if (in && too_slow(facts.in, c.rates_in_, c.bytes_in_, times.rate_in, times)) {
+            c.because_reset(close_kind::slow_peer_in);
+            return false;
+        }
+        if (out && too_slow(facts.out, c.rates_out_, c.bytes_out_, times.rate_out, times)) {
+            c.because_reset(close_kind::slow_peer_out);
+            return false;
+        }
+        c.rates_in_ = in;
+        c.rates_out_ = out;
+        c.metered_ = true;
+        core_.store_facts(c, facts);
+        return true;
+    }
+
+    NETIO_WRAPS bool too_slow(detail::rate_meter& meter, bool running, std::uint64_t count,
+                              std::uint32_t rate, const deadlines& times) const noexcept {
+        const auto now = static_cast<std::uint32_t>(core_.now_ms);
+        if (!running) {
+            meter = {count, now + times.rate_grace_ms, 0};
+            return false;
+        }
+        const auto ran = static_cast<std::int32_t>(now - meter.begun);
+        if (ran < 0 || static_cast<std::uint32_t>(ran) < times.rate_window_ms) {
+            return false;
+        }
+        const std::uint64_t moved = count - meter.base;
+        meter = {count, now, 0};
+        return moved != 0 &&
+               moved * 1'000 < std::uint64_t{rate} * static_cast<std::uint32_t>(ran);
     }
 
     /// Extending is lazy: a connection armed for an earlier tick is asked again when that comes.
@@ -17151,9 +17630,16 @@ private:
         core_.wheel_of_connections.expire(
             core_.now_ms, turn_bounds::deadlines, [this](std::uint32_t index) noexcept {
                 connection& c = core_.hot[index];
+                if (c.state_ == kind::open && !keeps_rates(c)) {
+                    begin_close(c, true);
+                    return wheel::done;
+                }
                 const next_deadline next = deadline_of(c);
                 if (next.due > core_.now_ms) {
                     return next.due == wheel::never ? wheel::done : next.due;
+                }
+                if (next.is_look) {
+                    return core_.now_ms + 1;
                 }
                 deadline_passed(c, next.which);
                 return wheel::done;
@@ -17374,11 +17860,15 @@ private:
     }
 
     void admit(std::uint32_t listener, const event& e) noexcept {
-        if (w_.stopping || w_.draining) {
+        detail::listener_entry& from = core_.shared->listeners[listener];
+        if (w_.stopping || w_.draining || w_.door_shut || from.removed.load() != 0) {
             refuse(listener, e, refusal_cause::door_closed);
             return;
         }
-        detail::listener_entry& from = core_.shared->listeners[listener];
+        if (in_lockdown() && !from.lockdown_exempt) {
+            refuse(listener, e, refusal_cause::lockdown);
+            return;
+        }
         const std::uint32_t index = core_.take_slot(
             origin::accepted,
             from.proxy_required == proxy_mode::required ? kind::preface : kind::open);
@@ -17391,22 +17881,31 @@ private:
         connection& c = core_.hot[index];
         c.listener_ = static_cast<std::uint8_t>(listener);
         core_.endpoints[index].source = e.peer;
-        refusal_cause why{};
-        if (!core_.count_in(c, why) || !source_may(c, why)) {
-            core_.free_slot(c);
-            refuse(listener, e, why);
-            return;
-        }
-        if (!w_.backend.attach(e.handle, who_of(c))) {
-            core_.free_slot(c);
-            refuse(listener, e, refusal_cause::busy);
-            return;
-        }
         c.handle_ = e.handle;
+        refusal_cause why{};
+        verdict said = verdict::allow();
+        bool may = core_.count_in(c, why) && source_may(c, why);
+        if (may) {
+            said = ask_gate(c, false);
+            may = said.allowed() ? core_.take_lane(c, why) : !said.reply().empty();
+            why = said.allowed() ? why : refusal_cause::gate;
+        }
+        if (may && !w_.backend.attach(e.handle, who_of(c))) {
+            may = false;
+            why = refusal_cause::busy;
+        }
+        if (!may) {
+            c.because(close_kind::refused, detail_of(why, said));
+            core_.free_slot(c);
+            refuse(listener, e, why, said.code());
+            return;
+        }
         c.set(flags::attached);
         tell(c, server_event_kind::accepted);
         hold_back_accepts();
-        if (c.state_ == kind::open) {
+        if (!said.allowed()) {
+            turn_away(c, refusal_cause::gate, said);
+        } else if (c.state_ == kind::open) {
             open_connection(c);
         } else if (!trusts(from.trusted_first, from.trusted_count, e.peer)) {
             c.because(close_kind::proxy_untrusted);
@@ -17467,22 +17966,146 @@ private:
     }
 
     /// RST, counted and told; nothing is held.
-    void refuse(std::uint32_t listener, const event& e, refusal_cause why) noexcept {
+    void refuse(std::uint32_t listener, const event& e, refusal_cause why,
+                std::uint8_t code = 0) noexcept {
         Backend::close_handle(e.handle, true);
-        ++core_.counts.refused;
+        count_refusal(why);
         server_event told;
         told.kind = server_event_kind::refused;
-        told.reason = {close_kind::refused, static_cast<std::uint16_t>(why)};
+        told.reason = {close_kind::refused, detail_of(why, verdict::refuse(code))};
         told.listener = listener;
         told.source = e.peer;
         tell(told);
     }
 
-    /// A client that was let in and not yet served: RST, counted.
-    void turn_away(connection& c, refusal_cause why) noexcept {
+    void count_refusal(refusal_cause why) noexcept {
         ++core_.counts.refused;
-        c.because(close_kind::refused, static_cast<std::uint16_t>(why));
-        begin_close(c, true);
+        ++core_.counts.refused_by[static_cast<std::size_t>(why)];
+    }
+    static std::uint16_t detail_of(refusal_cause why, const verdict& said) noexcept {
+        return static_cast<std::uint16_t>(static_cast<unsigned>(why) | unsigned{said.code()} << 8);
+    }
+
+    /// A client that was let in and not yet served: counted, answered if the gate says so, else
+    /// reset.
+    void turn_away(connection& c, refusal_cause why,
+                   const verdict& said = verdict::refuse()) noexcept {
+        count_refusal(why);
+        c.because(close_kind::refused, detail_of(why, said));
+        end_with(c, said.reply());
+    }
+
+    /// A last word, then FIN, and a second for the peer to read it; or RST.
+    void end_with(connection& c, bytes reply) noexcept {
+        if (reply.empty() || reply.size() > refusal_bytes_max) {
+            begin_close(c, true);
+            return;
+        }
+        if (core_.refusals >= core_.refusals_max) {
+            ++core_.refusals_refused;
+            begin_close(c, true);
+            return;
+        }
+        if (++core_.refusals > core_.refusals_high) {
+            core_.refusals_high = core_.refusals;
+        }
+        c.refusal_ = true;
+        c.state_ = kind::open;
+        c.out_at_ = core_.now_up_ms;
+        c.exchange_ends_in(refusal_linger_ms);
+        const bool queued = c.output().push_static(reply);
+        NETIO_ASSERT(queued);
+        static_cast<void>(queued);
+        c.set(flags::output_used | flags::close_wanted | flags::end_wanted);
+        settle(c);
+    }
+
+    // ---- the gate
+
+    verdict ask_gate(connection& c, bool again) noexcept {
+        if constexpr (gated) {
+            verdict said = verdict::allow();
+            if constexpr (detail::calls_readmit<Gate>) {
+                said = again ? gate_->readmit(c) : gate_->admit(c);
+            } else {
+                said = gate_->admit(c);
+            }
+            if (said.allowed()) {
+                c.admitted_ = true;
+                c.lane_ = said.lane();
+                c.tag_ = said.tag();
+            }
+            return said;
+        } else {
+            static_cast<void>(c);
+            static_cast<void>(again);
+            return verdict::allow();
+        }
+    }
+
+    /// PROXY has named the client: is it let in, and where?
+    bool readmitted(connection& c) noexcept {
+        if constexpr (gated) {
+            core_.leave_lane(c);
+            const verdict said = ask_gate(c, true);
+            refusal_cause why = refusal_cause::gate;
+            if (!said.allowed() || !core_.take_lane(c, why)) {
+                turn_away(c, why, said);
+                return false;
+            }
+        }
+        return true;
+    }
+
+    static error admit_outgoing(detail::worker_core& core, connection& c) noexcept {
+        if constexpr (gated) {
+            const verdict said = static_cast<Gate*>(core.gate)->admit(c);
+            if (!said.allowed()) {
+                return error::refused_by_gate;
+            }
+            c.admitted_ = true;
+            c.lane_ = said.lane();
+            c.tag_ = said.tag();
+        }
+        return error::none;
+    }
+    static void part(detail::worker_core& core, connection& c) noexcept {
+        if constexpr (detail::calls_closed<Gate>) {
+            static_cast<Gate*>(core.gate)->closed(c, c.reason());
+        }
+    }
+
+    /// May what is queued leave? If not, nothing of it does.
+    bool may_leave(connection& c, std::span<const bytes> slices) noexcept {
+        if constexpr (detail::calls_check<Gate>) {
+            if (c.refusal_) {
+                return true;  // the gate's own words
+            }
+            const write_facts facts{bytes_of(slices), c.bytes_out_, c.has(flags::in_exchange)};
+            const egress said = gate_->check(c, facts);
+            if (!said.allowed()) {
+                deny(c, said);
+                return false;
+            }
+        }
+        return true;
+    }
+
+    NETIO_COLD void deny(connection& c, const egress& said) noexcept {
+        ++core_.counts.egress_denied;
+        c.output().clear();
+        c.set(flags::output_dead);
+        c.no_more_room();
+        c.because_reset(close_kind::egress_denied, said.code());
+        tell(c, server_event_kind::egress_denied);
+        if constexpr (detail::names_on_denied<Handler>) {
+            if (c.has(flags::opened) && !c.has(flags::kill_wanted)) {
+                handler_.on_denied(c, said.code());
+                after_callback();
+            }
+        }
+        c.unset(flags::output_dead);
+        end_with(c, c.has(flags::end_done) ? bytes{} : said.reply());
     }
 
     /// Where PROXY names the client, the peer is nobody to count.
@@ -17577,12 +18200,12 @@ private:
             }
             c.set(flags::is_proxied | flags::has_destination);
         }
+        core_.opening = &header;
         if (c.has(flags::is_proxied) && !core_.count_source(c)) {
             turn_away(c, refusal_cause::source_cap);
-            return;
+        } else if (!c.has(flags::is_proxied) || readmitted(c)) {
+            open_connection(c);
         }
-        core_.opening = &header;
-        open_connection(c);
         core_.opening = nullptr;
     }
 
@@ -17889,7 +18512,7 @@ private:
                                            flags::counted | flags::attached | flags::output_used;
         const std::uint32_t idle_ms = core_.times_of(c).idle_ms;
         return (c.flags_ & ~harmless) == 0 && c.has(flags::receiving) && c.output_.words == 0 &&
-               c.window_begin_ == c.window_end_ && c.state_ == kind::open && !w_.draining &&
+               c.window_begin_ == c.window_end_ && c.state_ == kind::open && !w_.ends_idle &&
                (idle_ms == 0 ||
                 (c.timer_.prev != 0 && c.timer_.due <= core_.now_up_ms + idle_ms));
     }
@@ -17929,6 +18552,9 @@ private:
         }
         bytes pieces[output_pieces_max];
         const std::span<const bytes> slices(pieces, c.output().gather(pieces));
+        if (!may_leave(c, slices)) {
+            return;
+        }
         c.out_at_ = core_.now_up_ms;
         if constexpr (backend_sends_now<Backend>) {
             if (may_send_now(c)) {
@@ -17954,20 +18580,21 @@ private:
     /// write to one connection in a turn goes out in few pieces: after the first, the next one is
     /// outstanding until the wait, and the rest gathers behind it.
     bool may_send_now(connection& c) noexcept {
-        const bool first = c.sent_in_ != core_.counts.turns % 64;
-        c.sent_in_ = core_.counts.turns % 64;
+        const bool first = c.sent_in_ != core_.counts.turns % 16;
+        c.sent_in_ = core_.counts.turns % 16;
         return (first || &c == core_.current) && !c.has(flags::refused);
     }
 
     /// Nothing follows when the output is with the kernel, but that its buffers are free.
     bool nobody_waits_for_output(const connection& c) const noexcept {
         return !c.has(flags::refused | flags::blocked | flags::end_wanted | flags::close_wanted) &&
-               !w_.draining && core_.pool.room(side::output) != 0;
+               !w_.ends_idle && core_.pool.room(side::output) != 0;
     }
 
     /// The kernel has so many bytes of the output.
     void took(connection& c, std::uint64_t count) noexcept {
         c.output().drop_sent(count);
+        c.rates_out_ = c.rates_out_ && c.output_.words != 0;
         c.bytes_out_ += count;
         core_.counts.bytes_out += count;
     }
@@ -18019,9 +18646,8 @@ private:
         }
         if (c.state_ == kind::open) {
             start_output(c);
-            if (w_.draining && was_swept(c) && is_idle(c)) {
-                c.because(close_kind::drained);
-                c.set(flags::close_wanted | flags::end_wanted);
+            if (w_.ends_idle && ends_for_idling(c)) {
+                return;
             }
             if (c.has(flags::output_dead) && c.has(flags::end_told)) {
                 begin_close(c, true);  // the reason is that of the send that failed
@@ -18036,11 +18662,27 @@ private:
         if (c.state_ == kind::closing) {
             return;
         }
+        c.rates_in_ = c.rates_in_ && is_to_send(c);
         arm_receive(c);
         if (c.has(flags::data_due) && c.wants_data() && !c.has(flags::stopping)) {
             core_.owe_data(c);
         }
         arm_deadline(c);
+    }
+
+    /// A drain, or its lane being shed, is the end of an idle connection. True: that has begun.
+    bool ends_for_idling(connection& c) noexcept {
+        if (!is_idle(c)) {
+            return c.state_ == kind::closing;
+        }
+        if (w_.draining && was_swept(c)) {
+            c.because(close_kind::drained);
+            c.set(flags::close_wanted | flags::end_wanted);
+        } else if (detail::mood_of(w_.mood_seen).sheds(c.lane_)) {
+            c.because_reset(close_kind::shed);
+            begin_close(c, true);
+        }
+        return c.state_ == kind::closing;
     }
 
     void settle_touched() noexcept {
@@ -18134,6 +18776,7 @@ private:
 
     void closed(connection& c) noexcept {
         ++core_.counts.closed;
+        ++core_.counts.closed_by[static_cast<std::size_t>(c.reason_kind_)];
         if (c.has(flags::opened)) {
             if constexpr (detail::names_on_close<Handler>) {
                 handler_.on_close(c, c.reason());
@@ -18189,8 +18832,10 @@ private:
         const std::uint32_t version = listeners_version();
         if (w_.listeners_seen != version) {
             w_.listeners_seen = version;
+            look_at_control();
             start_listening();
         }
+        note_pressure();
         if (!w_.stopping && shared.stop_wanted.load() != 0) {
             w_.stopping = true;
             begin_sweep();
@@ -18203,6 +18848,64 @@ private:
             w_.drain_late = true;
             begin_sweep();
         }
+    }
+
+    bool in_lockdown() const noexcept {
+        return detail::mood_of(w_.mood_seen).state == control_state::lockdown;
+    }
+
+    /// Somebody moved the door, the state, or a listener.
+    void look_at_control() noexcept {
+        const detail::shared_state& shared = *core_.shared;
+        w_.door_shut = static_cast<detail::door_word>(shared.door.load()) ==
+                       detail::door_word::shut;
+        for (std::uint32_t at = 0; at < listener_count(); ++at) {
+            if (shared.listeners[at].removed.load() != 0) {
+                leave_listener(at);
+            } else if (w_.door_shut) {
+                stop_accept(at);
+            }
+        }
+        const std::uint32_t mood = shared.mood.load();
+        if (mood != w_.mood_seen) {
+            w_.mood_seen = mood;
+            note_ends_idle();
+            if (w_.ends_idle && !w_.draining && !w_.stopping) {
+                look_at_everybody();
+            }
+        }
+    }
+
+    void note_ends_idle() noexcept {
+        w_.ends_idle = w_.draining ||
+                       detail::mood_of(w_.mood_seen).state == control_state::shed;
+    }
+
+    /// Settles every connection within the next turns: something has changed for all of them.
+    void look_at_everybody() noexcept {
+        w_.sweeping = true;
+        w_.sweep_at = 0;
+    }
+
+    /// Deadlines get shorter as room gets scarce; those of idle ones, who sleep by the old ones,
+    /// are looked at once for each step.
+    void note_pressure() noexcept {
+        const detail::shared_state& shared = *core_.shared;
+        const auto level = [](std::uint64_t used, std::uint64_t all) -> std::uint32_t {
+            return all < tighten_from       ? 0
+                   : used * 10 >= all * 9 ? 2
+                   : used * 4 >= all * 3  ? 1
+                                          : 0;
+        };
+        const std::uint32_t quota = core_.pool.quota(side::output);
+        const std::uint32_t of_buffers = level(quota - core_.pool.room(side::output), quota);
+        std::uint32_t most = level(shared.open_count.load(detail::ordering::relaxed),
+                                   shared.connections_max);
+        most = of_buffers > most ? of_buffers : most;
+        if (most > core_.tightened && !w_.draining && !w_.stopping) {
+            look_at_everybody();
+        }
+        core_.tightened = most;
     }
 
     /// What has not fired by now never will.
@@ -18229,6 +18932,10 @@ private:
         w_.drain_due_ms = !w_.draining || due < w_.drain_due_ms ? due : w_.drain_due_ms;
         if (!w_.draining) {
             w_.draining = true;
+            note_ends_idle();
+            w_.drain_begun_ms = core_.now_ms;
+            w_.open_at_drain = core_.slots.in_use();
+            w_.closed_before_drain = core_.counts.closed;
             w_.sweep_from_turn = core_.counts.turns + 2;
             tell(server_event_kind::drain_started);
             begin_sweep();
@@ -18248,6 +18955,7 @@ private:
         drop_posts();
         drop_timers();
         if (w_.draining) {
+            w_.drain_took_ms = core_.now_ms - w_.drain_begun_ms;
             tell(server_event_kind::drain_finished);
         }
     }
@@ -18281,7 +18989,8 @@ private:
         const bool held_back = w_.accepts_held_back && from.worker == every_worker;
         const bool of_another =
             from.worker != every_worker && from.worker != core_.worker_index;
-        if (w_.stopping || w_.draining || held_back || of_another) {
+        if (w_.stopping || w_.draining || w_.door_shut || from.removed.load() != 0 || held_back ||
+            of_another) {
             return;
         }
         if (!w_.watches[listener].held && !hold(from)) {
@@ -18327,9 +19036,7 @@ private:
             watch.held = false;
             let_go(from);
         }
-        if (from.server_holds.exchange(0, detail::ordering::acquire_release) != 0) {
-            let_go(from);
-        }
+        leave(from);
     }
 
     void begin_sweep() noexcept {
@@ -18375,6 +19082,10 @@ private:
         if (w_.stopping || w_.drain_late) {
             c.because(w_.stopping ? close_kind::shutdown : close_kind::drain_deadline);
             begin_close(c, true);
+            return;
+        }
+        if (!w_.draining) {
+            settle(c);
             return;
         }
         if (c.state_ != kind::open) {
@@ -18639,6 +19350,7 @@ private:
     state& w_;
     detail::worker_core& core_;
     Handler& handler_;
+    Gate* gate_;
     Events* events_;
 };
 
@@ -18684,8 +19396,18 @@ struct listener_id {
 struct server_stats {
     detail::worker_counters counts{};
     std::uint32_t open = 0;
-    static constexpr std::size_t pool_count = 8;
+    static constexpr std::size_t pool_count = 9;
     pool_stats pools[pool_count]{};
+};
+
+/// What became of the connections that a drain met: idle + finished + cut are those at its begin,
+/// and those that came to life in its first turn.
+struct drain_report {
+    std::uint64_t open_at_begin = 0;
+    std::uint64_t idle = 0;      ///< ended at once, or when they became idle
+    std::uint64_t finished = 0;  ///< ended for a reason of their own
+    std::uint64_t cut = 0;       ///< reset at the deadline
+    std::uint64_t took_ms = 0;   ///< of the slowest worker
 };
 
 /// A network service in a box of memory. Listen, then `run` on each worker's thread. Never
@@ -18699,26 +19421,36 @@ struct server_stats {
 template <class Handler, class Backend = default_backend, class Gate = allow_all,
           class Events = no_events>
 class server {
-    static_assert(std::is_same_v<Gate, allow_all>, "netio: gates come with a later release");
     using state = detail::worker_state<Backend>;
     using layout = detail::storage_layout<Backend>;
-    using loop = reactor<Handler, Backend, Events>;
+    using loop = reactor<Handler, Backend, Gate, Events>;
+    static constexpr bool open_to_all = std::is_same_v<Gate, allow_all>;
+    static constexpr bool unobserved = std::is_same_v<Events, no_events>;
 
 public:
-    template <limits Sizes>
-    server(storage<Sizes, Backend>& box, Handler& handler) noexcept
-        requires std::is_same_v<Events, no_events>
-        : server(storage_view{box.memory, Sizes}, handler) {}
-    template <limits Sizes>
-    server(storage<Sizes, Backend>& box, Handler& handler, Events& events) noexcept
-        : server(storage_view{box.memory, Sizes}, handler, events) {}
+    /// With the memory and the handler come a gate, if it has one (see `allow_all`), and an
+    /// observer, if it has one (see `no_events`). All of them must outlive it.
+    template <limits Sizes, class... Policies>
+    server(storage<Sizes, Backend>& box, Handler& handler, Policies&... policies) noexcept
+        : server(storage_view{box.memory, Sizes}, handler, policies...) {}
     server(storage_view box, Handler& handler) noexcept
-        requires std::is_same_v<Events, no_events>
+        requires(open_to_all && unobserved)
         : handler_(handler) {
         build(box);
     }
     server(storage_view box, Handler& handler, Events& events) noexcept
+        requires(open_to_all && !unobserved)
         : handler_(handler), events_(&events) {
+        build(box);
+    }
+    server(storage_view box, Handler& handler, Gate& gate) noexcept
+        requires(!open_to_all && unobserved)
+        : handler_(handler), gate_(&gate) {
+        build(box);
+    }
+    server(storage_view box, Handler& handler, Gate& gate, Events& events) noexcept
+        requires(!open_to_all && !unobserved)
+        : handler_(handler), gate_(&gate), events_(&events) {
         build(box);
     }
     server(const server&) = delete;
@@ -18781,10 +19513,13 @@ public:
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
+        entry.removed.store(0, detail::ordering::relaxed);
         entry.server_holds.store(1, detail::ordering::relaxed);
-        entry.holds.store(1, detail::ordering::relaxed);
-        shared_->listener_count.store(index + 1, detail::ordering::release);
-        shared_->listeners_version.fetch_add(1, detail::ordering::release);
+        entry.holds.store(1, detail::ordering::release);
+        if (index == listener_total()) {
+            shared_->listener_count.store(index + 1, detail::ordering::release);
+        }
+        tell_workers();
         if (id != nullptr) {
             id->index = index;
         }
@@ -18975,7 +19710,94 @@ public:
         }
     }
 
+    // ---- control: any thread, also in a signal handler, but for reserve_lane and remove_listener
+
+    /// The door: shut until a worker runs for the first time, unless these say otherwise. While it
+    /// is shut listeners stay bound and new clients wait in the system's queue (the few that were
+    /// on their way are refused, door_closed); who is in stays in. Within a turn of each worker.
+    void open_door() noexcept { move_door(detail::door_word::open); }
+    void close_door() noexcept { move_door(detail::door_word::shut); }
+    bool door_is_open() const noexcept {
+        return shared_ != nullptr && static_cast<detail::door_word>(shared_->door.load()) ==
+                                         detail::door_word::open;
+    }
+
+    /// normal, lockdown, or shed from `lane` on; error::option_invalid for draining and stopping,
+    /// which have calls of their own. Within a turn of each worker. The last word counts.
+    error control(control_state wanted, std::uint8_t lane = 0) noexcept {
+        if (wanted >= control_state::draining) {
+            return error::option_invalid;
+        }
+        if (shared_ == nullptr) {
+            return error::not_open;
+        }
+        shared_->mood.store(detail::control_mood{wanted, lane}.bits());
+        tell_workers();
+        return error::none;
+    }
+    /// What it is in now.
+    control_state control() const noexcept {
+        if (shared_ == nullptr || shared_->stop_wanted.load() != 0) {
+            return control_state::stopping;
+        }
+        return shared_->drain_ms.load() != 0 ? control_state::draining
+                                             : detail::mood_of(shared_->mood.load()).state;
+    }
+
+    /// Keeps `count` of limits::connections_max for lane `lane` (0 to 7): others can't have them.
+    /// Before the first run. error::option_invalid: no such lane, or not so many are left.
+    error reserve_lane(std::uint8_t lane, std::uint32_t count) noexcept {
+        if (shared_ == nullptr) {
+            return error::not_open;
+        }
+        if (lane >= detail::reservable_lanes) {
+            return error::option_invalid;
+        }
+        detail::lane_places& own = shared_->lanes[lane];
+        const std::uint32_t others = shared_->reserved_count - own.reserved;
+        if (count > shared_->connections_max - others) {
+            return error::option_invalid;
+        }
+        own.reserved = count;
+        shared_->reserved_count = others + count;
+        return error::none;
+    }
+
+    /// Ends a listener: its socket is closed when each worker that runs has had its turn, who came
+    /// in by it stays in, and its place is free for another once they are gone. One thread at a
+    /// time with `listen`; workers may run. False: there is none of that name.
+    bool remove_listener(listener_id id) noexcept {
+        if (id.index >= listener_total() ||
+            shared_->listeners[id.index].removed.exchange(1) != 0) {
+            return false;
+        }
+        loop::leave(shared_->listeners[id.index]);
+        tell_workers();
+        return true;
+    }
+
     // ---- facts
+
+    /// How the drain went, summed over the workers. Complete once `run` has returned on each.
+    drain_report drained() const noexcept {
+        drain_report out;
+        for (std::uint32_t at = 0; at < worker_count(); ++at) {
+            const state& w = worker_of(at);
+            if (!w.draining) {
+                continue;
+            }
+            const auto by = [&w](close_kind kind) {
+                return w.core.counts.closed_by[static_cast<std::size_t>(kind)];
+            };
+            out.open_at_begin += w.open_at_drain;
+            out.idle += by(close_kind::drained);
+            out.cut += by(close_kind::drain_deadline);
+            out.finished += w.core.counts.closed - w.closed_before_drain -
+                            by(close_kind::drained) - by(close_kind::drain_deadline);
+            out.took_ms = w.drain_took_ms > out.took_ms ? w.drain_took_ms : out.took_ms;
+        }
+        return out;
+    }
 
     /// The first thing that went wrong, with its context; see `describe` and `report`.
     const netio::failure& failure() const noexcept { return failure_; }
@@ -18991,7 +19813,7 @@ public:
         server_stats out;
         static constexpr const char* names[] = {"connections", "input_buffers", "output_buffers",
                                                 "posts",       "timers",        "datagram_sends",
-                                                "preface_buffers", "sources"};
+                                                "preface_buffers", "refusals",      "sources"};
         for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
             out.pools[at].name = names[at];
         }
@@ -19005,10 +19827,11 @@ public:
             add(out.pools[4], w.timer_slots.stats());
             add(out.pools[5], w.send_slots.stats());
             add(out.pools[6], w.core.preface_stats());
+            add(out.pools[7], w.core.refusal_stats());
         }
         if (shared_ != nullptr) {
             out.open = shared_->open_count.load(detail::ordering::relaxed);
-            add(out.pools[7], shared_->sources.stats());
+            add(out.pools[8], shared_->sources.stats());
         }
         return out;
     }
@@ -19105,6 +19928,10 @@ private:
         if (worker_of(worker).is_over.load() != 0 || torn_down_) {
             return error::stopped;
         }
+        constexpr auto open_word = static_cast<std::uint32_t>(detail::door_word::open);
+        for (std::uint32_t said = 0;
+             said == 0 && !shared_->door.compare_exchange_weak(said, open_word);) {
+        }
         const os_status opened = loop_of(worker).open();
         if (!opened && !open_failed_.exchange(true)) {  // the first of several workers reports
             fail("open", Backend::name, opened.why, opened.os_code);
@@ -19117,7 +19944,7 @@ private:
         return *reinterpret_cast<state*>(workers_ + worker * worker_bytes_);
     }
     loop loop_of(std::uint32_t worker) noexcept {
-        return loop(worker_of(worker), handler_, events_);
+        return loop(worker_of(worker), handler_, gate_, events_);
     }
 
     // ---- options
@@ -19126,6 +19953,13 @@ private:
         return shared_ == nullptr ? 0 : shared_->listener_count.load(detail::ordering::acquire);
     }
     std::uint32_t free_listener() const noexcept {
+        for (std::uint32_t at = 0; at < listener_total(); ++at) {
+            const detail::listener_entry& entry = shared_->listeners[at];
+            if (entry.removed.load() != 0 && entry.holds.load() == 0 &&
+                entry.open_count.load(detail::ordering::acquire) == 0) {
+                return at;
+            }
+        }
         return listener_total() < sizes_.listeners_max ? listener_total() : none_index;
     }
 
@@ -19198,6 +20032,7 @@ private:
         entry.proxy_required = wanted.proxy;
         entry.versions = wanted.versions;
         entry.tcp6_with_ipv4 = wanted.tcp6_with_ipv4;
+        entry.lockdown_exempt = wanted.lockdown_exempt;
         return true;
     }
 
@@ -19305,6 +20140,17 @@ private:
             worker_of(worker).backend.wake();
         }
     }
+    /// Listeners, door or state have changed.
+    void tell_workers() noexcept {
+        shared_->listeners_version.fetch_add(1);
+        wake_all();
+    }
+    void move_door(detail::door_word wanted) noexcept {
+        if (shared_ != nullptr) {
+            shared_->door.store(static_cast<std::uint32_t>(wanted));
+            tell_workers();
+        }
+    }
     void wake_all() noexcept {
         for (std::uint32_t at = 0; at < worker_count(); ++at) {
             wake(at);
@@ -19331,7 +20177,8 @@ private:
     }
 
     Handler& handler_;
-    Events* events_ = nullptr;  // none is asked for where Events is no_events
+    Gate* gate_ = nullptr;      // none is asked for where Gate is allow_all
+    Events* events_ = nullptr;  // nor here where Events is no_events
     netio::failure failure_{};
     limits sizes_{};
     mutable_bytes memory_{};
@@ -19347,10 +20194,20 @@ template <limits Sizes, class Backend, class Handler>
 server(storage<Sizes, Backend>&, Handler&) -> server<Handler, Backend>;
 template <limits Sizes, class Backend, class Handler, class Events>
 server(storage<Sizes, Backend>&, Handler&, Events&) -> server<Handler, Backend, allow_all, Events>;
+template <limits Sizes, class Backend, class Handler, detail::looks_like_gate Gate>
+server(storage<Sizes, Backend>&, Handler&, Gate&) -> server<Handler, Backend, Gate>;
+template <limits Sizes, class Backend, class Handler, class Gate, class Events>
+server(storage<Sizes, Backend>&, Handler&, Gate&, Events&)
+    -> server<Handler, Backend, Gate, Events>;
 template <class Handler>
 server(storage_view, Handler&) -> server<Handler>;
 template <class Handler, class Events>
 server(storage_view, Handler&, Events&) -> server<Handler, default_backend, allow_all, Events>;
+template <class Handler, detail::looks_like_gate Gate>
+server(storage_view, Handler&, Gate&) -> server<Handler, default_backend, Gate>;
+template <class Handler, class Gate, class Events>
+server(storage_view, Handler&, Gate&, Events&)
+    -> server<Handler, default_backend, Gate, Events>;
 
 /// For the end of main: one line to standard error if something failed, and the exit code.
 template <class Handler, class Backend, class Gate, class Events>

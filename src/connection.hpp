@@ -71,6 +71,20 @@ struct endpoint_pair {
 };
 using output_words = std::uint64_t[output_pieces_max];
 
+/// What one way had moved when its window began, and when that was (the lower bits of the tick).
+/// Lies with the word of outgoing connections where others had their preface.
+struct rate_meter {
+    std::uint64_t base;
+    std::uint32_t begun;
+    std::uint32_t reserved;
+};
+struct opened_facts {
+    std::uint64_t word;
+    rate_meter in;
+    rate_meter out;
+};
+static_assert(sizeof(opened_facts) <= 64);
+
 /// What a listener decided for its connections; shared by all workers, written once.
 struct listener_entry {
     socket_handle handle;
@@ -87,11 +101,29 @@ struct listener_entry {
     proxy_mode proxy_required;
     proxy_accept versions;
     bool tcp6_with_ipv4;
+    bool lockdown_exempt;
+    detail::atomic<std::uint32_t> removed;  // by remove_listener: its entry may be used again
 };
+
+/// Lanes that can have places reserved.
+inline constexpr std::uint32_t reservable_lanes = 8;
+
+struct lane_places {
+    detail::atomic<std::uint32_t> open_count;
+    std::uint32_t reserved;
+};
+
+/// A program's word on the door: all-zero is what it is until somebody said something.
+enum class door_word : std::uint32_t { opens_with_run, open, shut };
 
 /// What workers share. Touched at accept and close only.
 struct shared_state {
     detail::atomic<std::uint32_t> open_count;
+    detail::atomic<std::uint32_t> door;
+    detail::atomic<std::uint32_t> mood;         // control_state, and above it the lane
+    detail::atomic<std::uint32_t> common_open;  // outside of reserved places
+    lane_places lanes[reservable_lanes];
+    std::uint32_t reserved_count;               // 0: lanes are not counted at all
     detail::atomic<std::uint32_t> listeners_version;
     detail::atomic<std::uint32_t> listener_count;
     detail::atomic<std::uint32_t> stop_wanted;
@@ -114,6 +146,8 @@ struct shared_state {
 struct worker_calls {
     os_status (*start_connect)(worker_core&, std::uint32_t index, const stream_address&) noexcept;
     result<endpoint> (*local_of)(socket_handle) noexcept;
+    error (*admit)(worker_core&, connection&) noexcept;  // nullptr without a gate
+    void (*parted)(worker_core&, connection&) noexcept;  // and tells it of the end
 };
 
 /// Exact counts of one worker since it opened.
@@ -132,6 +166,9 @@ struct worker_counters {
     std::uint64_t datagrams_in;
     std::uint64_t datagrams_out;
     std::uint64_t datagrams_refused;
+    std::uint64_t egress_denied;
+    std::uint64_t closed_by[static_cast<std::size_t>(close_kind::count_)];  // of `closed`, each
+    std::uint64_t refused_by[static_cast<std::size_t>(refusal_cause::count_)];  // of `refused`
     std::uint64_t turns;
 };
 
@@ -251,6 +288,12 @@ public:
     std::uint32_t listener() const noexcept { return listener_; }
     netio::origin origin() const noexcept { return static_cast<netio::origin>(origin_); }
     std::uint32_t worker() const noexcept;
+    /// What the gate made of it: its class (0 without a gate), and the gate's own word.
+    std::uint8_t lane() const noexcept { return lane_; }
+    std::uint32_t tag() const noexcept { return tag_; }
+    /// How much is in use, in percent: of the server's connections or of this worker's output
+    /// buffers, whatever is scarcer. From 75 on deadlines are shorter, see `deadlines::tighten`.
+    std::uint32_t pressure() const noexcept;
     /// True if PROXY named the client (not for LOCAL and UNSPEC headers).
     bool proxied() const noexcept;
     /// The header's TLVs; in `on_open` only, empty otherwise.
@@ -280,7 +323,7 @@ public:
     }
 
 private:
-    template <class Handler, class Backend, class Events>
+    template <class Handler, class Backend, class Gate, class Events>
     friend class reactor;
     friend class buffer;
     friend struct detail::worker_core;
@@ -389,11 +432,18 @@ private:
     std::uint16_t reason_detail_;
     close_kind reason_kind_;
     output_queue::position output_;
-    connection_state_kind state_;
+    connection_state_kind state_ : 3;
+    bool admitted_ : 1;            // by the gate, which is owed a `closed`
+    bool refusal_ : 1;             // it is being told that it may not stay
+    bool in_lane_ : 1;             // counted among the lanes
+    bool rates_in_ : 1;            // a meter runs: see rate_meters
+    bool rates_out_ : 1;
     std::uint8_t listener_;
     std::uint8_t lane_;
     std::uint8_t origin_ : 2;
-    std::uint8_t sent_in_ : 6;     // the last bits of the turn that last sent
+    bool own_lane_ : 1;            // in a place reserved for its lane
+    bool metered_ : 1;             // its meters were used
+    std::uint8_t sent_in_ : 4;     // the last bits of the turn that last sent
 };
 static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");
 
@@ -430,6 +480,7 @@ struct worker_core {
     kill_marks kills;
     shared_state* shared;
     const worker_calls* calls;
+    void* gate;                    // of the type that `calls` knows
     const proxy::header* opening;  // in on_open of a proxied connection
     connection* current;           // whose event is handled: it is settled at the end of that
     const connection* offered;     // whose window on_data is looking at
@@ -446,6 +497,11 @@ struct worker_core {
     std::uint32_t preface_buffers;
     std::uint32_t preface_buffers_high;
     std::uint64_t preface_buffers_refused;
+    std::uint32_t refusals;        // answers of the gate under way
+    std::uint32_t refusals_max;
+    std::uint32_t refusals_high;
+    std::uint64_t refusals_refused;
+    std::uint32_t tightened;       // how often deadlines are halved for want of room
     std::uint32_t buffers_lent;    // in the handler's hands
     std::uint32_t moved_bytes;     // by move_input_to in this on_data
     bool torn_down;                // the server's end: no callbacks but those of an end
@@ -461,6 +517,9 @@ struct worker_core {
     pool_stats preface_stats() const noexcept {
         return {"preface_buffers", preface_buffers_max, preface_buffers, preface_buffers_high,
                 preface_buffers_refused};
+    }
+    pool_stats refusal_stats() const noexcept {
+        return {"refusals", refusals_max, refusals, refusals_high, refusals_refused};
     }
     /// The live connection of this worker that `id` names, or nullptr. The index of a lower worker
     /// wraps to one that is too large.
@@ -579,8 +638,20 @@ struct worker_core {
     /// Counts one more connection of the client's source, unless its listener's cap is reached.
     bool count_source(connection& c) noexcept;
     void count_out(connection& c) noexcept;
-    /// A counted slot for a connection without a listener: its index, or stopped, or full.
-    result<std::uint32_t> take_place(netio::origin from, connection_state_kind state) noexcept;
+    /// A place in its lane, unless that is being shed or all that it may have are taken.
+    bool take_lane(connection& c, refusal_cause& why) noexcept;
+    void leave_lane(connection& c) noexcept;
+    /// In percent, of what is scarcest.
+    std::uint32_t pressure() const noexcept;
+    opened_facts facts_of(const connection& c) const noexcept {
+        return load_native<opened_facts>(ingress[index_of(c)]);
+    }
+    void store_facts(const connection& c, const opened_facts& facts) noexcept {
+        std::memcpy(ingress[index_of(c)], &facts, sizeof(facts));
+    }
+    /// A counted, admitted slot for a connection without a listener: its index, or why not.
+    result<std::uint32_t> take_place(netio::origin from, connection_state_kind state,
+                                     const endpoint& peer, socket_handle handle) noexcept;
     result<connection_id> connect(const stream_address& to, std::uint64_t word) noexcept;
 
 private:
@@ -1026,6 +1097,7 @@ inline std::uint32_t connection::peer_process_id() const noexcept {
     return source().family == address_family::unix_path ? source().scope_id : 0;
 }
 inline std::uint32_t connection::worker() const noexcept { return core().worker_index; }
+inline std::uint32_t connection::pressure() const noexcept { return core().pressure(); }
 inline bool connection::proxied() const noexcept { return has(is_proxied); }
 inline const proxy::header* connection::proxy_header() const noexcept { return core().opening; }
 inline proxy::tlv_list connection::tlvs() const noexcept {
@@ -1047,17 +1119,18 @@ inline void* connection::user_memory() noexcept {
 
 namespace detail {
 
-inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
-    // Never above the cap, not even for a moment: another worker would refuse for it.
-    const auto reserve = [](detail::atomic<std::uint32_t>& count, std::uint32_t most) {
-        std::uint32_t seen = count.load(detail::ordering::relaxed);
-        while (seen < most) {
-            if (count.compare_exchange_weak(seen, seen + 1, detail::ordering::relaxed)) {
-                return true;
-            }
+/// Never above the cap, not even for a moment: another worker would refuse for it.
+inline bool reserve(detail::atomic<std::uint32_t>& count, std::uint32_t most) noexcept {
+    std::uint32_t seen = count.load(detail::ordering::relaxed);
+    while (seen < most) {
+        if (count.compare_exchange_weak(seen, seen + 1, detail::ordering::relaxed)) {
+            return true;
         }
-        return false;
-    };
+    }
+    return false;
+}
+
+inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
     if (!reserve(shared->open_count, shared->connections_max)) {
         why = refusal_cause::global_cap;
         return false;
@@ -1092,7 +1165,45 @@ inline bool worker_core::count_source(connection& c) noexcept {
     return true;
 }
 
+inline bool worker_core::take_lane(connection& c, refusal_cause& why) noexcept {
+    if (mood_of(shared->mood.load(detail::ordering::relaxed)).sheds(c.lane_)) {
+        why = refusal_cause::shed;
+        return false;
+    }
+    if (shared->reserved_count == 0) {
+        return true;
+    }
+    if (c.lane_ < reservable_lanes) {
+        lane_places& own = shared->lanes[c.lane_];
+        c.own_lane_ = reserve(own.open_count, own.reserved);
+    }
+    if (!c.own_lane_ &&
+        !reserve(shared->common_open, shared->connections_max - shared->reserved_count)) {
+        why = refusal_cause::lane_reserve;
+        return false;
+    }
+    c.in_lane_ = true;
+    return true;
+}
+
+inline void worker_core::leave_lane(connection& c) noexcept {
+    if (c.in_lane_) {
+        (c.own_lane_ ? shared->lanes[c.lane_].open_count : shared->common_open)
+            .fetch_sub(1, detail::ordering::relaxed);
+        c.in_lane_ = c.own_lane_ = false;
+    }
+}
+
+inline std::uint32_t worker_core::pressure() const noexcept {
+    const std::uint64_t slots_used = shared->open_count.load(detail::ordering::relaxed);
+    const std::uint64_t quota = pool.quota(side::output);
+    const std::uint64_t of_slots = slots_used * 100 / shared->connections_max;
+    const std::uint64_t of_buffers = (quota - pool.room(side::output)) * 100 / quota;
+    return static_cast<std::uint32_t>(of_slots > of_buffers ? of_slots : of_buffers);
+}
+
 inline void worker_core::count_out(connection& c) noexcept {
+    leave_lane(c);
     if (c.source_place_ != 0) {
         shared->sources.release(c.source_place_ - 1);
         c.source_place_ = 0;
@@ -1107,7 +1218,9 @@ inline void worker_core::count_out(connection& c) noexcept {
 }
 
 inline result<std::uint32_t> worker_core::take_place(netio::origin from,
-                                                     connection_state_kind state) noexcept {
+                                                     connection_state_kind state,
+                                                     const endpoint& peer,
+                                                     socket_handle handle) noexcept {
     if (shut != 0 || shared->stop_wanted.load(detail::ordering::relaxed) != 0) {
         return error::stopped;
     }
@@ -1115,10 +1228,21 @@ inline result<std::uint32_t> worker_core::take_place(netio::origin from,
     if (index == none_index) {
         return error::full;
     }
+    connection& c = hot[index];
+    endpoints[index].source = peer;
+    c.handle_ = handle;
     refusal_cause why{};
-    if (!count_in(hot[index], why)) {
-        free_slot(hot[index]);
-        return error::full;
+    error failed = count_in(c, why) ? error::none : error::full;
+    if (failed == error::none && calls->admit != nullptr) {
+        failed = calls->admit(*this, c);
+    }
+    if (failed == error::none && !take_lane(c, why)) {
+        failed = error::full;
+        c.because(close_kind::refused, static_cast<std::uint16_t>(why));
+    }
+    if (failed != error::none) {
+        free_slot(c);
+        return failed;
     }
     return index;
 }
@@ -1126,16 +1250,16 @@ inline result<std::uint32_t> worker_core::take_place(netio::origin from,
 inline result<connection_id> worker_core::connect(const stream_address& to,
                                                   std::uint64_t word) noexcept {
     const result<std::uint32_t> place =
-        take_place(origin::connected, connection_state_kind::connecting);
+        take_place(origin::connected, connection_state_kind::connecting, to.ip, no_handle);
     if (!place) {
         return place.why;
     }
     const std::uint32_t index = place.value;
     connection& c = hot[index];
     store_word(index, word);
-    endpoints[index].source = to.ip;
     const os_status started = calls->start_connect(*this, index, to);
     if (!started) {
+        c.because(close_kind::connect_failed, static_cast<std::uint16_t>(started.why));
         free_slot(c);
         return started.why;
     }
@@ -1153,6 +1277,11 @@ inline void worker_core::free_slot(connection& c) noexcept {
     if (c.has(connection::waits_for_output | connection::waits_for_input)) {
         leave_waiting(c);
     }
+    if (c.admitted_) {
+        c.admitted_ = false;
+        calls->parted(*this, c);
+    }
+    refusals -= c.refusal_ ? 1 : 0;
     kills.end(index);
     count_out(c);
     wheel_of_connections.cancel(index);
@@ -1166,8 +1295,8 @@ inline void worker_core::free_slot(connection& c) noexcept {
     if (c.has(connection::user_used)) {
         wipe(user[index], user_bytes);
     }
-    if (c.origin() == origin::connected) {
-        store_word(index, 0);
+    if (c.origin() == origin::connected || c.metered_) {
+        store_facts(c, {});
     }
     if (c.has(connection::discarding)) {
         wipe(ingress[index], ingress_bytes);

@@ -44,6 +44,7 @@ enum class error : std::uint8_t {
     cancelled,
     too_long,
     stopped,
+    refused_by_gate,
     // PROXY, one for each rule of the text (see docs/proxy.md)
     not_proxy,
     proxy_version_refused,
@@ -105,6 +106,7 @@ constexpr const char* text(error code) noexcept {
         "cancelled",
         "too long",
         "stopped",
+        "refused by the gate",
         "not a PROXY header",
         "PROXY version not accepted here",
         "PROXY v1: unknown protocol token",
@@ -347,13 +349,19 @@ constexpr bool resets(close_kind kind) noexcept {
     }
 }
 
-/// A close_kind with its detail: the refusal cause, the killer's reason, the gate's code or the
-/// error of io, proxy_invalid and connect_failed.
+/// A close_kind with its detail: the refusal cause (and above it the gate's code), the killer's
+/// reason, the gate's code or the error of io, proxy_invalid and connect_failed.
 struct close_reason {
     close_kind kind = close_kind::none;
     std::uint16_t detail = 0;
 
-    constexpr refusal_cause cause() const noexcept { return static_cast<refusal_cause>(detail); }
+    constexpr refusal_cause cause() const noexcept {
+        return static_cast<refusal_cause>(detail & 0xFF);
+    }
+    /// The gate's own number: of a refusal by the gate, of a denied write.
+    constexpr std::uint16_t code() const noexcept {
+        return kind == close_kind::refused ? static_cast<std::uint16_t>(detail >> 8) : detail;
+    }
     constexpr error why() const noexcept { return static_cast<error>(detail); }
     constexpr bool operator==(const close_reason&) const noexcept = default;
 };

@@ -16,6 +16,7 @@ enum class server_event_kind : std::uint8_t {
     descriptor_pressure,  // out of descriptors: the listener rests a while
     drain_started,
     drain_finished,
+    egress_denied,        // the gate held back what was queued; reason
     count_
 };
 
@@ -23,7 +24,8 @@ enum class server_event_kind : std::uint8_t {
 constexpr const char* name(server_event_kind kind) noexcept {
     constexpr const char* names[] = {"accepted",      "refused",       "opened",
                                      "connect_failed", "closed",       "accept_failed",
-                                     "descriptor_pressure", "drain_started", "drain_finished"};
+                                     "descriptor_pressure", "drain_started", "drain_finished",
+                                     "egress_denied"};
     static_assert(sizeof(names) / sizeof(names[0]) ==
                   static_cast<std::size_t>(server_event_kind::count_));
     const auto index = static_cast<std::size_t>(kind);
@@ -48,9 +50,6 @@ struct server_event {
 /// The observer that is not there: nothing is built for it. An observer of one's own has
 /// `void on_event(const server_event&) noexcept`, called on the worker's thread; it must be quick.
 struct no_events {};
-
-/// Lets everybody in. Gates of one's own come with a later release.
-struct allow_all {};
 
 NETIO_END
 

@@ -30,6 +30,7 @@ NETIO_NAME_PROBE(on_timer)
 NETIO_NAME_PROBE(on_deadline)
 NETIO_NAME_PROBE(on_connect_failed)
 NETIO_NAME_PROBE(on_drain)
+NETIO_NAME_PROBE(on_denied)
 NETIO_NAME_PROBE(on_datagram)
 NETIO_NAME_PROBE(on_close)
 // Names other libraries use, or fingers slip into.
@@ -74,6 +75,7 @@ NETIO_HOOK_PROBE(on_timer, void, word)
 NETIO_HOOK_PROBE(on_deadline, void, c, deadline_kind{})
 NETIO_HOOK_PROBE(on_connect_failed, void, word, error{})
 NETIO_HOOK_PROBE(on_drain, void, c)
+NETIO_HOOK_PROBE(on_denied, void, c, std::uint16_t{})
 NETIO_HOOK_PROBE(on_datagram, void, socket, packet)
 NETIO_HOOK_PROBE(on_close, void, c, close_reason{})
 #undef NETIO_HOOK_PROBE
@@ -100,6 +102,7 @@ constexpr bool check_handler() noexcept {
                      "void on_deadline(netio::connection&, netio::deadline_kind) noexcept");
     NETIO_CHECK_HOOK(on_connect_failed,
                      "void on_connect_failed(std::uint64_t, netio::error) noexcept");
+    NETIO_CHECK_HOOK(on_denied, "void on_denied(netio::connection&, std::uint16_t) noexcept");
     NETIO_CHECK_HOOK(on_drain, "void on_drain(netio::connection&) noexcept");
     NETIO_CHECK_HOOK(on_datagram,
                      "void on_datagram(netio::datagram_socket&, const netio::datagram&) noexcept");

@@ -39,6 +39,9 @@ struct limits {
     std::uint32_t connection_output_buffers_max = 4;
     /// Buffers for PROXY headers of more than 536 bytes from trusted peers; 0: none are taken.
     std::uint32_t preface_buffers_max = 0;
+    /// Refused clients (`verdict::refuse` with a reply) that are being answered at once; each holds
+    /// a connection's slot for up to a second. Stops: refusals taking all slots.
+    std::uint32_t refusals_max = 64;
     /// Messages posted to a worker and not yet taken.
     std::uint32_t posts_max = 1024;
     /// Timers of `server::after`.
@@ -80,6 +83,7 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
         {"connection_output_buffers_max", sizes.connection_output_buffers_max, 1,
          output_pieces_max},
         {"preface_buffers_max", sizes.preface_buffers_max, 0, slots_max},
+        {"refusals_max", sizes.refusals_max, 0, slots_max},
         {"posts_max", sizes.posts_max, sizes.workers_max, 1u << 30},
         {"timers_max", sizes.timers_max, 0, slots_max},
         {"datagram_sockets_max", sizes.datagram_sockets_max, 0, 255},

@@ -34,6 +34,7 @@
 #include "platform/iocp.hpp"
 #include "src/events.hpp"
 #include "src/hooks.hpp"
+#include "src/gate.hpp"
 #include "src/worker.hpp"
 #include "platform/default_backend.hpp"
 #include "src/reactor.hpp"

@@ -24,7 +24,49 @@ struct deadlines {
     std::uint32_t park_ms = 60'000;      ///< parked, waiting for a post
     std::uint32_t linger_ms = 2'000;     ///< after the FIN: reading and discarding
     std::uint32_t connect_ms = 10'000;   ///< outgoing, until established
+
+    /// Bytes a second, at least, while a request is on its way in, and while output waits for its
+    /// peer to take it; 0: no bound. See `rate_grace_ms`.
+    std::uint32_t rate_in = 256;
+    std::uint32_t rate_out = 256;
+    /// Judged is a stretch of so long, again and again while it lasts without a break: the peer
+    /// moved something, but less than the rate. One that moves nothing is read_ms's or write_ms's.
+    std::uint32_t rate_window_ms = 10'000;
+    /// Nothing is judged in the first so many milliseconds of it; they are not in the first window.
+    std::uint32_t rate_grace_ms = 5'000;
+    /// While `connection::pressure` is 75 or more, idle, read and write deadlines are half as long,
+    /// from 90 on a quarter. Fewer than 16 connections, or buffers, are no measure and don't count.
+    bool tighten = true;
 };
+
+/// What new connections meet, apart from limits: see `server::control`.
+enum class control_state : std::uint8_t {
+    normal,    ///< all are let in
+    shed,      ///< a lane and those above it are refused, and ended where they are idle
+    lockdown,  ///< none is let in, but by listeners that are exempt
+    draining,  ///< `drain` was called
+    stopping   ///< `stop` was called
+};
+
+namespace detail {
+
+/// A state and a lane in one word, so that both change at once.
+struct control_mood {
+    control_state state = control_state::normal;
+    std::uint8_t lane = 0;
+
+    constexpr bool sheds(std::uint8_t other) const noexcept {
+        return state == control_state::shed && other >= lane;
+    }
+    constexpr std::uint32_t bits() const noexcept {
+        return static_cast<std::uint32_t>(state) | std::uint32_t{lane} << 8;
+    }
+};
+constexpr control_mood mood_of(std::uint32_t bits) noexcept {
+    return {static_cast<control_state>(bits & 0xFF), static_cast<std::uint8_t>(bits >> 8)};
+}
+
+}  // namespace detail
 
 /// A socket option no field covers; `value` must outlive the call that takes it.
 struct raw_option {
@@ -87,6 +129,8 @@ struct listen_options {
     /// IPv4 address or an IPv6 /64, of the client that PROXY names where it is required. 0: no
     /// bound. Unix sockets, and proxies that speak for themselves (LOCAL), have none.
     std::uint32_t source_connections_max = 0;
+    /// Its clients are let in during a lockdown: for those who have to end it.
+    bool lockdown_exempt = false;
     proxy_mode proxy = proxy_mode::off;
     proxy_accept versions = proxy_accept::either;
     /// Networks a PROXY header is believed from, "10.0.0.0/8, 2001:db8::/32"; empty: from any peer

@@ -3,6 +3,7 @@
 #define NETIO_REACTOR_HPP
 
 #include "src/events.hpp"
+#include "src/gate.hpp"
 #include "src/hooks.hpp"
 #include "src/worker.hpp"
 
@@ -17,6 +18,9 @@ struct turn_bounds {
     static constexpr std::uint32_t swept_slots = 4096;
 };
 
+/// Of fewer connections or buffers one more or less says nothing about pressure.
+inline constexpr std::uint32_t tighten_from = 16;
+
 /// Less than this until something is due: a look at the clock is worth its price.
 inline constexpr std::uint64_t due_soon_ns = 2'000'000'000;
 
@@ -29,27 +33,32 @@ inline constexpr std::uint32_t accept_pause_last_ms = 1000;
 ///
 /// One turn: wait, read the clock, control, dispatch events (starting sends after each callback),
 /// expire deadlines, posts, what is owed, what those touched.
-template <class Handler, class Backend, class Events>
+template <class Handler, class Backend, class Gate, class Events>
 class reactor {
     static_assert(backend<Backend>, "netio: the backend does not meet the contract");
     static_assert(detail::check_handler<Handler>());
+    static_assert(detail::check_gate<Gate>());
+    static constexpr bool gated = !std::is_same_v<Gate, allow_all>;
     using state = detail::worker_state<Backend>;
     using flags = connection::flag;
     using kind = connection_state_kind;
 
 public:
-    reactor(state& worker, Handler& handler, Events* events) noexcept
-        : w_(worker), core_(worker.core), handler_(handler), events_(events) {}
+    reactor(state& worker, Handler& handler, Gate* gate, Events* events) noexcept
+        : w_(worker), core_(worker.core), handler_(handler), gate_(gate), events_(events) {}
 
     /// Opens the backend on this thread. Once, before anything else.
     os_status open() noexcept {
         NETIO_ASSERT(w_.is_open.load(detail::ordering::relaxed) == 0);
-        static constexpr detail::worker_calls calls{&start_connect, &Backend::local_of};
+        static constexpr detail::worker_calls calls{
+            &start_connect, &Backend::local_of, gated ? &admit_outgoing : nullptr,
+            gated ? &part : nullptr};
         const os_status opened = w_.backend.open(w_.backend_memory, w_.backend_sizes, core_.pool);
         if (!opened) {
             return opened;
         }
         core_.calls = &calls;
+        core_.gate = gate_;
         if constexpr (backend_waits_for_batches<Backend>) {
             w_.backend.wait_for_batches(core_.shared->waiting.batch_us);
         }
@@ -191,20 +200,27 @@ public:
     }
     result<connection_id> adopt(socket_handle handle) noexcept {
         read_clock();
-        const result<std::uint32_t> place = core_.take_place(origin::adopted, kind::open);
+        const result<std::uint32_t> place =
+            core_.take_place(origin::adopted, kind::open, endpoint{}, handle);
         if (!place) {
             return place.why;
         }
         connection& c = core_.hot[place.value];
         const os_status attached = w_.backend.attach(handle, who_of(c));
         if (!attached) {
+            c.because(close_kind::io, static_cast<std::uint16_t>(attached.why));
             core_.free_slot(c);
             return attached.why;
         }
-        c.handle_ = handle;
         c.set(flags::attached | flags::open_due);
         core_.owe_data(c);
         return core_.id_of(place.value);
+    }
+    /// The server's own hold of a listener, given up once by whoever comes first.
+    static void leave(detail::listener_entry& from) noexcept {
+        if (from.server_holds.exchange(0, detail::ordering::acquire_release) != 0) {
+            let_go(from);
+        }
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
         return send_datagram(&w_, from.index, to, payload);
@@ -246,11 +262,19 @@ private:
     struct next_deadline {
         std::uint64_t due = wheel::never;
         deadline_kind which = deadline_kind::idle;
+        bool is_look = false;  // at the rates: nothing has passed yet
 
+        void look(std::uint64_t at) noexcept {
+            if (at < due) {
+                due = at;
+                is_look = true;
+            }
+        }
         void consider(std::uint64_t from, std::uint32_t ms, deadline_kind candidate) noexcept {
             if (ms != 0 && from <= wheel::never - 1 - ms && from + ms < due) {
                 due = from + ms;
                 which = candidate;
+                is_look = false;
             }
         }
     };
@@ -269,7 +293,7 @@ private:
         case kind::draining:
             next.consider(c.in_at_, times.linger_ms, deadline_kind::linger);
             if (c.exchange_due_ != 0 && c.exchange_due() < next.due) {
-                next = {c.exchange_due(), deadline_kind::exchange};
+                next = {c.exchange_due(), deadline_kind::exchange, false};
             }
             break;
         case kind::open:
@@ -281,29 +305,110 @@ private:
         return next;
     }
 
-    static void open_deadline(const connection& c, const deadlines& times,
-                              next_deadline& next) noexcept {
+    void open_deadline(const connection& c, const deadlines& times,
+                       next_deadline& next) const noexcept {
+        const auto tight = [&](std::uint32_t ms) {  // 1 stays 1: 0 would turn it off
+            const std::uint32_t least = ms == 0 ? 0 : 1;
+            const std::uint32_t less = times.tighten ? ms >> core_.tightened : ms;
+            return less > least ? less : least;
+        };
         if (c.output_.words != 0) {
-            next.consider(c.out_at_, times.write_ms, deadline_kind::write);
+            next.consider(c.out_at_, tight(times.write_ms), deadline_kind::write);
+            if (times.rate_out != 0 && !c.has(flags::window_inline)) {
+                next.look(c.rates_out_ ? window_end(core_.facts_of(c).out, times)
+                                       : c.out_at_ + times.rate_grace_ms);
+            }
         }
         if (c.has(flags::is_parked)) {
             if (c.in_at_ < next.due) {
-                next.due = c.in_at_;
-                next.which = deadline_kind::park;
+                next = {c.in_at_, deadline_kind::park, false};
             }
         } else if (c.output_.words == 0) {  // while output waits, only its own deadline counts
             const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
             if (c.has(flags::in_exchange) ||
                 (c.window_end_ != c.window_begin_ && !c.has(flags::is_paused))) {
-                next.consider(last, times.read_ms, deadline_kind::read);
+                next.consider(last, tight(times.read_ms), deadline_kind::read);
+                if (times.rate_in != 0 && is_to_send(c)) {
+                    next.look(c.rates_in_ ? window_end(core_.facts_of(c).in, times)
+                                          : c.in_at_ + times.rate_grace_ms);
+                }
             } else {
-                next.consider(last, times.idle_ms, deadline_kind::idle);
+                next.consider(last, tight(times.idle_ms), deadline_kind::idle);
             }
         }
         if (c.exchange_due_ != 0 && c.exchange_due() < next.due) {
-            next.due = c.exchange_due();
-            next.which = deadline_kind::exchange;
+            next = {c.exchange_due(), deadline_kind::exchange, false};
         }
+    }
+
+    // ---- rates
+
+    /// A request is on its way in, and nothing but its peer keeps it from coming.
+    static bool is_to_send(const connection& c) noexcept {
+        return c.state_ == kind::open && c.output_.words == 0 &&
+               (c.has(flags::in_exchange) || c.window_end_ != c.window_begin_) &&
+               !c.has(flags::is_parked | flags::is_paused | flags::blocked | flags::refused |
+                      flags::waits_for_input | flags::window_inline | flags::peer_ended |
+                      flags::close_wanted);
+    }
+    /// Output waits, and nothing but its peer keeps it from going.
+    static bool is_to_take(const connection& c) noexcept {
+        return c.state_ == kind::open && c.output_.words != 0 &&
+               !c.has(flags::output_dead | flags::window_inline);
+    }
+
+    NETIO_WRAPS std::uint64_t window_end(const detail::rate_meter& of,
+                                         const deadlines& times) const noexcept {
+        const std::uint32_t ahead = of.begun + times.rate_window_ms -
+                                    static_cast<std::uint32_t>(core_.now_up_ms);
+        return static_cast<std::int32_t>(ahead) < 0 ? core_.now_ms : core_.now_up_ms + ahead;
+    }
+
+    /// Looks at the meters that are due, and starts those that should run. False: the peer is too
+    /// slow, and its connection has a reason to end.
+    ///
+    /// Meters start when the wheel comes by, not with the activity: what is over within the grace,
+    /// as nearly all of it is, costs nothing but a bit. So a first window ends between one and two
+    /// graces and a window after the activity began.
+    bool keeps_rates(connection& c) noexcept {
+        const deadlines& times = core_.times_of(c);
+        const bool in = times.rate_in != 0 && is_to_send(c);
+        const bool out = times.rate_out != 0 && is_to_take(c);
+        if (!in && !out) {
+            c.rates_in_ = c.rates_out_ = false;
+            return true;
+        }
+        detail::opened_facts facts = core_.facts_of(c);
+        if (in && too_slow(facts.in, c.rates_in_, c.bytes_in_, times.rate_in, times)) {
+            c.because_reset(close_kind::slow_peer_in);
+            return false;
+        }
+        if (out && too_slow(facts.out, c.rates_out_, c.bytes_out_, times.rate_out, times)) {
+            c.because_reset(close_kind::slow_peer_out);
+            return false;
+        }
+        c.rates_in_ = in;
+        c.rates_out_ = out;
+        c.metered_ = true;
+        core_.store_facts(c, facts);
+        return true;
+    }
+
+    NETIO_WRAPS bool too_slow(detail::rate_meter& meter, bool running, std::uint64_t count,
+                              std::uint32_t rate, const deadlines& times) const noexcept {
+        const auto now = static_cast<std::uint32_t>(core_.now_ms);
+        if (!running) {
+            meter = {count, now + times.rate_grace_ms, 0};
+            return false;
+        }
+        const auto ran = static_cast<std::int32_t>(now - meter.begun);
+        if (ran < 0 || static_cast<std::uint32_t>(ran) < times.rate_window_ms) {
+            return false;
+        }
+        const std::uint64_t moved = count - meter.base;
+        meter = {count, now, 0};
+        return moved != 0 &&
+               moved * 1'000 < std::uint64_t{rate} * static_cast<std::uint32_t>(ran);
     }
 
     /// Extending is lazy: a connection armed for an earlier tick is asked again when that comes.
@@ -322,9 +427,16 @@ private:
         core_.wheel_of_connections.expire(
             core_.now_ms, turn_bounds::deadlines, [this](std::uint32_t index) noexcept {
                 connection& c = core_.hot[index];
+                if (c.state_ == kind::open && !keeps_rates(c)) {
+                    begin_close(c, true);
+                    return wheel::done;
+                }
                 const next_deadline next = deadline_of(c);
                 if (next.due > core_.now_ms) {
                     return next.due == wheel::never ? wheel::done : next.due;
+                }
+                if (next.is_look) {
+                    return core_.now_ms + 1;
                 }
                 deadline_passed(c, next.which);
                 return wheel::done;
@@ -545,11 +657,15 @@ private:
     }
 
     void admit(std::uint32_t listener, const event& e) noexcept {
-        if (w_.stopping || w_.draining) {
+        detail::listener_entry& from = core_.shared->listeners[listener];
+        if (w_.stopping || w_.draining || w_.door_shut || from.removed.load() != 0) {
             refuse(listener, e, refusal_cause::door_closed);
             return;
         }
-        detail::listener_entry& from = core_.shared->listeners[listener];
+        if (in_lockdown() && !from.lockdown_exempt) {
+            refuse(listener, e, refusal_cause::lockdown);
+            return;
+        }
         const std::uint32_t index = core_.take_slot(
             origin::accepted,
             from.proxy_required == proxy_mode::required ? kind::preface : kind::open);
@@ -562,22 +678,31 @@ private:
         connection& c = core_.hot[index];
         c.listener_ = static_cast<std::uint8_t>(listener);
         core_.endpoints[index].source = e.peer;
-        refusal_cause why{};
-        if (!core_.count_in(c, why) || !source_may(c, why)) {
-            core_.free_slot(c);
-            refuse(listener, e, why);
-            return;
-        }
-        if (!w_.backend.attach(e.handle, who_of(c))) {
-            core_.free_slot(c);
-            refuse(listener, e, refusal_cause::busy);
-            return;
-        }
         c.handle_ = e.handle;
+        refusal_cause why{};
+        verdict said = verdict::allow();
+        bool may = core_.count_in(c, why) && source_may(c, why);
+        if (may) {
+            said = ask_gate(c, false);
+            may = said.allowed() ? core_.take_lane(c, why) : !said.reply().empty();
+            why = said.allowed() ? why : refusal_cause::gate;
+        }
+        if (may && !w_.backend.attach(e.handle, who_of(c))) {
+            may = false;
+            why = refusal_cause::busy;
+        }
+        if (!may) {
+            c.because(close_kind::refused, detail_of(why, said));
+            core_.free_slot(c);
+            refuse(listener, e, why, said.code());
+            return;
+        }
         c.set(flags::attached);
         tell(c, server_event_kind::accepted);
         hold_back_accepts();
-        if (c.state_ == kind::open) {
+        if (!said.allowed()) {
+            turn_away(c, refusal_cause::gate, said);
+        } else if (c.state_ == kind::open) {
             open_connection(c);
         } else if (!trusts(from.trusted_first, from.trusted_count, e.peer)) {
             c.because(close_kind::proxy_untrusted);
@@ -638,22 +763,146 @@ private:
     }
 
     /// RST, counted and told; nothing is held.
-    void refuse(std::uint32_t listener, const event& e, refusal_cause why) noexcept {
+    void refuse(std::uint32_t listener, const event& e, refusal_cause why,
+                std::uint8_t code = 0) noexcept {
         Backend::close_handle(e.handle, true);
-        ++core_.counts.refused;
+        count_refusal(why);
         server_event told;
         told.kind = server_event_kind::refused;
-        told.reason = {close_kind::refused, static_cast<std::uint16_t>(why)};
+        told.reason = {close_kind::refused, detail_of(why, verdict::refuse(code))};
         told.listener = listener;
         told.source = e.peer;
         tell(told);
     }
 
-    /// A client that was let in and not yet served: RST, counted.
-    void turn_away(connection& c, refusal_cause why) noexcept {
+    void count_refusal(refusal_cause why) noexcept {
         ++core_.counts.refused;
-        c.because(close_kind::refused, static_cast<std::uint16_t>(why));
-        begin_close(c, true);
+        ++core_.counts.refused_by[static_cast<std::size_t>(why)];
+    }
+    static std::uint16_t detail_of(refusal_cause why, const verdict& said) noexcept {
+        return static_cast<std::uint16_t>(static_cast<unsigned>(why) | unsigned{said.code()} << 8);
+    }
+
+    /// A client that was let in and not yet served: counted, answered if the gate says so, else
+    /// reset.
+    void turn_away(connection& c, refusal_cause why,
+                   const verdict& said = verdict::refuse()) noexcept {
+        count_refusal(why);
+        c.because(close_kind::refused, detail_of(why, said));
+        end_with(c, said.reply());
+    }
+
+    /// A last word, then FIN, and a second for the peer to read it; or RST.
+    void end_with(connection& c, bytes reply) noexcept {
+        if (reply.empty() || reply.size() > refusal_bytes_max) {
+            begin_close(c, true);
+            return;
+        }
+        if (core_.refusals >= core_.refusals_max) {
+            ++core_.refusals_refused;
+            begin_close(c, true);
+            return;
+        }
+        if (++core_.refusals > core_.refusals_high) {
+            core_.refusals_high = core_.refusals;
+        }
+        c.refusal_ = true;
+        c.state_ = kind::open;
+        c.out_at_ = core_.now_up_ms;
+        c.exchange_ends_in(refusal_linger_ms);
+        const bool queued = c.output().push_static(reply);
+        NETIO_ASSERT(queued);
+        static_cast<void>(queued);
+        c.set(flags::output_used | flags::close_wanted | flags::end_wanted);
+        settle(c);
+    }
+
+    // ---- the gate
+
+    verdict ask_gate(connection& c, bool again) noexcept {
+        if constexpr (gated) {
+            verdict said = verdict::allow();
+            if constexpr (detail::calls_readmit<Gate>) {
+                said = again ? gate_->readmit(c) : gate_->admit(c);
+            } else {
+                said = gate_->admit(c);
+            }
+            if (said.allowed()) {
+                c.admitted_ = true;
+                c.lane_ = said.lane();
+                c.tag_ = said.tag();
+            }
+            return said;
+        } else {
+            static_cast<void>(c);
+            static_cast<void>(again);
+            return verdict::allow();
+        }
+    }
+
+    /// PROXY has named the client: is it let in, and where?
+    bool readmitted(connection& c) noexcept {
+        if constexpr (gated) {
+            core_.leave_lane(c);
+            const verdict said = ask_gate(c, true);
+            refusal_cause why = refusal_cause::gate;
+            if (!said.allowed() || !core_.take_lane(c, why)) {
+                turn_away(c, why, said);
+                return false;
+            }
+        }
+        return true;
+    }
+
+    static error admit_outgoing(detail::worker_core& core, connection& c) noexcept {
+        if constexpr (gated) {
+            const verdict said = static_cast<Gate*>(core.gate)->admit(c);
+            if (!said.allowed()) {
+                return error::refused_by_gate;
+            }
+            c.admitted_ = true;
+            c.lane_ = said.lane();
+            c.tag_ = said.tag();
+        }
+        return error::none;
+    }
+    static void part(detail::worker_core& core, connection& c) noexcept {
+        if constexpr (detail::calls_closed<Gate>) {
+            static_cast<Gate*>(core.gate)->closed(c, c.reason());
+        }
+    }
+
+    /// May what is queued leave? If not, nothing of it does.
+    bool may_leave(connection& c, std::span<const bytes> slices) noexcept {
+        if constexpr (detail::calls_check<Gate>) {
+            if (c.refusal_) {
+                return true;  // the gate's own words
+            }
+            const write_facts facts{bytes_of(slices), c.bytes_out_, c.has(flags::in_exchange)};
+            const egress said = gate_->check(c, facts);
+            if (!said.allowed()) {
+                deny(c, said);
+                return false;
+            }
+        }
+        return true;
+    }
+
+    NETIO_COLD void deny(connection& c, const egress& said) noexcept {
+        ++core_.counts.egress_denied;
+        c.output().clear();
+        c.set(flags::output_dead);
+        c.no_more_room();
+        c.because_reset(close_kind::egress_denied, said.code());
+        tell(c, server_event_kind::egress_denied);
+        if constexpr (detail::names_on_denied<Handler>) {
+            if (c.has(flags::opened) && !c.has(flags::kill_wanted)) {
+                handler_.on_denied(c, said.code());
+                after_callback();
+            }
+        }
+        c.unset(flags::output_dead);
+        end_with(c, c.has(flags::end_done) ? bytes{} : said.reply());
     }
 
     /// Where PROXY names the client, the peer is nobody to count.
@@ -748,12 +997,12 @@ private:
             }
             c.set(flags::is_proxied | flags::has_destination);
         }
+        core_.opening = &header;
         if (c.has(flags::is_proxied) && !core_.count_source(c)) {
             turn_away(c, refusal_cause::source_cap);
-            return;
+        } else if (!c.has(flags::is_proxied) || readmitted(c)) {
+            open_connection(c);
         }
-        core_.opening = &header;
-        open_connection(c);
         core_.opening = nullptr;
     }
 
@@ -1060,7 +1309,7 @@ private:
                                            flags::counted | flags::attached | flags::output_used;
         const std::uint32_t idle_ms = core_.times_of(c).idle_ms;
         return (c.flags_ & ~harmless) == 0 && c.has(flags::receiving) && c.output_.words == 0 &&
-               c.window_begin_ == c.window_end_ && c.state_ == kind::open && !w_.draining &&
+               c.window_begin_ == c.window_end_ && c.state_ == kind::open && !w_.ends_idle &&
                (idle_ms == 0 ||
                 (c.timer_.prev != 0 && c.timer_.due <= core_.now_up_ms + idle_ms));
     }
@@ -1100,6 +1349,9 @@ private:
         }
         bytes pieces[output_pieces_max];
         const std::span<const bytes> slices(pieces, c.output().gather(pieces));
+        if (!may_leave(c, slices)) {
+            return;
+        }
         c.out_at_ = core_.now_up_ms;
         if constexpr (backend_sends_now<Backend>) {
             if (may_send_now(c)) {
@@ -1125,20 +1377,21 @@ private:
     /// write to one connection in a turn goes out in few pieces: after the first, the next one is
     /// outstanding until the wait, and the rest gathers behind it.
     bool may_send_now(connection& c) noexcept {
-        const bool first = c.sent_in_ != core_.counts.turns % 64;
-        c.sent_in_ = core_.counts.turns % 64;
+        const bool first = c.sent_in_ != core_.counts.turns % 16;
+        c.sent_in_ = core_.counts.turns % 16;
         return (first || &c == core_.current) && !c.has(flags::refused);
     }
 
     /// Nothing follows when the output is with the kernel, but that its buffers are free.
     bool nobody_waits_for_output(const connection& c) const noexcept {
         return !c.has(flags::refused | flags::blocked | flags::end_wanted | flags::close_wanted) &&
-               !w_.draining && core_.pool.room(side::output) != 0;
+               !w_.ends_idle && core_.pool.room(side::output) != 0;
     }
 
     /// The kernel has so many bytes of the output.
     void took(connection& c, std::uint64_t count) noexcept {
         c.output().drop_sent(count);
+        c.rates_out_ = c.rates_out_ && c.output_.words != 0;
         c.bytes_out_ += count;
         core_.counts.bytes_out += count;
     }
@@ -1190,9 +1443,8 @@ private:
         }
         if (c.state_ == kind::open) {
             start_output(c);
-            if (w_.draining && was_swept(c) && is_idle(c)) {
-                c.because(close_kind::drained);
-                c.set(flags::close_wanted | flags::end_wanted);
+            if (w_.ends_idle && ends_for_idling(c)) {
+                return;
             }
             if (c.has(flags::output_dead) && c.has(flags::end_told)) {
                 begin_close(c, true);  // the reason is that of the send that failed
@@ -1207,11 +1459,27 @@ private:
         if (c.state_ == kind::closing) {
             return;
         }
+        c.rates_in_ = c.rates_in_ && is_to_send(c);
         arm_receive(c);
         if (c.has(flags::data_due) && c.wants_data() && !c.has(flags::stopping)) {
             core_.owe_data(c);
         }
         arm_deadline(c);
+    }
+
+    /// A drain, or its lane being shed, is the end of an idle connection. True: that has begun.
+    bool ends_for_idling(connection& c) noexcept {
+        if (!is_idle(c)) {
+            return c.state_ == kind::closing;
+        }
+        if (w_.draining && was_swept(c)) {
+            c.because(close_kind::drained);
+            c.set(flags::close_wanted | flags::end_wanted);
+        } else if (detail::mood_of(w_.mood_seen).sheds(c.lane_)) {
+            c.because_reset(close_kind::shed);
+            begin_close(c, true);
+        }
+        return c.state_ == kind::closing;
     }
 
     void settle_touched() noexcept {
@@ -1305,6 +1573,7 @@ private:
 
     void closed(connection& c) noexcept {
         ++core_.counts.closed;
+        ++core_.counts.closed_by[static_cast<std::size_t>(c.reason_kind_)];
         if (c.has(flags::opened)) {
             if constexpr (detail::names_on_close<Handler>) {
                 handler_.on_close(c, c.reason());
@@ -1360,8 +1629,10 @@ private:
         const std::uint32_t version = listeners_version();
         if (w_.listeners_seen != version) {
             w_.listeners_seen = version;
+            look_at_control();
             start_listening();
         }
+        note_pressure();
         if (!w_.stopping && shared.stop_wanted.load() != 0) {
             w_.stopping = true;
             begin_sweep();
@@ -1374,6 +1645,64 @@ private:
             w_.drain_late = true;
             begin_sweep();
         }
+    }
+
+    bool in_lockdown() const noexcept {
+        return detail::mood_of(w_.mood_seen).state == control_state::lockdown;
+    }
+
+    /// Somebody moved the door, the state, or a listener.
+    void look_at_control() noexcept {
+        const detail::shared_state& shared = *core_.shared;
+        w_.door_shut = static_cast<detail::door_word>(shared.door.load()) ==
+                       detail::door_word::shut;
+        for (std::uint32_t at = 0; at < listener_count(); ++at) {
+            if (shared.listeners[at].removed.load() != 0) {
+                leave_listener(at);
+            } else if (w_.door_shut) {
+                stop_accept(at);
+            }
+        }
+        const std::uint32_t mood = shared.mood.load();
+        if (mood != w_.mood_seen) {
+            w_.mood_seen = mood;
+            note_ends_idle();
+            if (w_.ends_idle && !w_.draining && !w_.stopping) {
+                look_at_everybody();
+            }
+        }
+    }
+
+    void note_ends_idle() noexcept {
+        w_.ends_idle = w_.draining ||
+                       detail::mood_of(w_.mood_seen).state == control_state::shed;
+    }
+
+    /// Settles every connection within the next turns: something has changed for all of them.
+    void look_at_everybody() noexcept {
+        w_.sweeping = true;
+        w_.sweep_at = 0;
+    }
+
+    /// Deadlines get shorter as room gets scarce; those of idle ones, who sleep by the old ones,
+    /// are looked at once for each step.
+    void note_pressure() noexcept {
+        const detail::shared_state& shared = *core_.shared;
+        const auto level = [](std::uint64_t used, std::uint64_t all) -> std::uint32_t {
+            return all < tighten_from       ? 0
+                   : used * 10 >= all * 9 ? 2
+                   : used * 4 >= all * 3  ? 1
+                                          : 0;
+        };
+        const std::uint32_t quota = core_.pool.quota(side::output);
+        const std::uint32_t of_buffers = level(quota - core_.pool.room(side::output), quota);
+        std::uint32_t most = level(shared.open_count.load(detail::ordering::relaxed),
+                                   shared.connections_max);
+        most = of_buffers > most ? of_buffers : most;
+        if (most > core_.tightened && !w_.draining && !w_.stopping) {
+            look_at_everybody();
+        }
+        core_.tightened = most;
     }
 
     /// What has not fired by now never will.
@@ -1400,6 +1729,10 @@ private:
         w_.drain_due_ms = !w_.draining || due < w_.drain_due_ms ? due : w_.drain_due_ms;
         if (!w_.draining) {
             w_.draining = true;
+            note_ends_idle();
+            w_.drain_begun_ms = core_.now_ms;
+            w_.open_at_drain = core_.slots.in_use();
+            w_.closed_before_drain = core_.counts.closed;
             w_.sweep_from_turn = core_.counts.turns + 2;
             tell(server_event_kind::drain_started);
             begin_sweep();
@@ -1419,6 +1752,7 @@ private:
         drop_posts();
         drop_timers();
         if (w_.draining) {
+            w_.drain_took_ms = core_.now_ms - w_.drain_begun_ms;
             tell(server_event_kind::drain_finished);
         }
     }
@@ -1452,7 +1786,8 @@ private:
         const bool held_back = w_.accepts_held_back && from.worker == every_worker;
         const bool of_another =
             from.worker != every_worker && from.worker != core_.worker_index;
-        if (w_.stopping || w_.draining || held_back || of_another) {
+        if (w_.stopping || w_.draining || w_.door_shut || from.removed.load() != 0 || held_back ||
+            of_another) {
             return;
         }
         if (!w_.watches[listener].held && !hold(from)) {
@@ -1498,9 +1833,7 @@ private:
             watch.held = false;
             let_go(from);
         }
-        if (from.server_holds.exchange(0, detail::ordering::acquire_release) != 0) {
-            let_go(from);
-        }
+        leave(from);
     }
 
     void begin_sweep() noexcept {
@@ -1546,6 +1879,10 @@ private:
         if (w_.stopping || w_.drain_late) {
             c.because(w_.stopping ? close_kind::shutdown : close_kind::drain_deadline);
             begin_close(c, true);
+            return;
+        }
+        if (!w_.draining) {
+            settle(c);
             return;
         }
         if (c.state_ != kind::open) {
@@ -1810,6 +2147,7 @@ private:
     state& w_;
     detail::worker_core& core_;
     Handler& handler_;
+    Gate* gate_;
     Events* events_;
 };
 

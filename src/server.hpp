@@ -42,8 +42,18 @@ struct listener_id {
 struct server_stats {
     detail::worker_counters counts{};
     std::uint32_t open = 0;
-    static constexpr std::size_t pool_count = 8;
+    static constexpr std::size_t pool_count = 9;
     pool_stats pools[pool_count]{};
+};
+
+/// What became of the connections that a drain met: idle + finished + cut are those at its begin,
+/// and those that came to life in its first turn.
+struct drain_report {
+    std::uint64_t open_at_begin = 0;
+    std::uint64_t idle = 0;      ///< ended at once, or when they became idle
+    std::uint64_t finished = 0;  ///< ended for a reason of their own
+    std::uint64_t cut = 0;       ///< reset at the deadline
+    std::uint64_t took_ms = 0;   ///< of the slowest worker
 };
 
 /// A network service in a box of memory. Listen, then `run` on each worker's thread. Never
@@ -57,26 +67,36 @@ struct server_stats {
 template <class Handler, class Backend = default_backend, class Gate = allow_all,
           class Events = no_events>
 class server {
-    static_assert(std::is_same_v<Gate, allow_all>, "netio: gates come with a later release");
     using state = detail::worker_state<Backend>;
     using layout = detail::storage_layout<Backend>;
-    using loop = reactor<Handler, Backend, Events>;
+    using loop = reactor<Handler, Backend, Gate, Events>;
+    static constexpr bool open_to_all = std::is_same_v<Gate, allow_all>;
+    static constexpr bool unobserved = std::is_same_v<Events, no_events>;
 
 public:
-    template <limits Sizes>
-    server(storage<Sizes, Backend>& box, Handler& handler) noexcept
-        requires std::is_same_v<Events, no_events>
-        : server(storage_view{box.memory, Sizes}, handler) {}
-    template <limits Sizes>
-    server(storage<Sizes, Backend>& box, Handler& handler, Events& events) noexcept
-        : server(storage_view{box.memory, Sizes}, handler, events) {}
+    /// With the memory and the handler come a gate, if it has one (see `allow_all`), and an
+    /// observer, if it has one (see `no_events`). All of them must outlive it.
+    template <limits Sizes, class... Policies>
+    server(storage<Sizes, Backend>& box, Handler& handler, Policies&... policies) noexcept
+        : server(storage_view{box.memory, Sizes}, handler, policies...) {}
     server(storage_view box, Handler& handler) noexcept
-        requires std::is_same_v<Events, no_events>
+        requires(open_to_all && unobserved)
         : handler_(handler) {
         build(box);
     }
     server(storage_view box, Handler& handler, Events& events) noexcept
+        requires(open_to_all && !unobserved)
         : handler_(handler), events_(&events) {
+        build(box);
+    }
+    server(storage_view box, Handler& handler, Gate& gate) noexcept
+        requires(!open_to_all && unobserved)
+        : handler_(handler), gate_(&gate) {
+        build(box);
+    }
+    server(storage_view box, Handler& handler, Gate& gate, Events& events) noexcept
+        requires(!open_to_all && !unobserved)
+        : handler_(handler), gate_(&gate), events_(&events) {
         build(box);
     }
     server(const server&) = delete;
@@ -139,10 +159,13 @@ public:
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
+        entry.removed.store(0, detail::ordering::relaxed);
         entry.server_holds.store(1, detail::ordering::relaxed);
-        entry.holds.store(1, detail::ordering::relaxed);
-        shared_->listener_count.store(index + 1, detail::ordering::release);
-        shared_->listeners_version.fetch_add(1, detail::ordering::release);
+        entry.holds.store(1, detail::ordering::release);
+        if (index == listener_total()) {
+            shared_->listener_count.store(index + 1, detail::ordering::release);
+        }
+        tell_workers();
         if (id != nullptr) {
             id->index = index;
         }
@@ -333,7 +356,94 @@ public:
         }
     }
 
+    // ---- control: any thread, also in a signal handler, but for reserve_lane and remove_listener
+
+    /// The door: shut until a worker runs for the first time, unless these say otherwise. While it
+    /// is shut listeners stay bound and new clients wait in the system's queue (the few that were
+    /// on their way are refused, door_closed); who is in stays in. Within a turn of each worker.
+    void open_door() noexcept { move_door(detail::door_word::open); }
+    void close_door() noexcept { move_door(detail::door_word::shut); }
+    bool door_is_open() const noexcept {
+        return shared_ != nullptr && static_cast<detail::door_word>(shared_->door.load()) ==
+                                         detail::door_word::open;
+    }
+
+    /// normal, lockdown, or shed from `lane` on; error::option_invalid for draining and stopping,
+    /// which have calls of their own. Within a turn of each worker. The last word counts.
+    error control(control_state wanted, std::uint8_t lane = 0) noexcept {
+        if (wanted >= control_state::draining) {
+            return error::option_invalid;
+        }
+        if (shared_ == nullptr) {
+            return error::not_open;
+        }
+        shared_->mood.store(detail::control_mood{wanted, lane}.bits());
+        tell_workers();
+        return error::none;
+    }
+    /// What it is in now.
+    control_state control() const noexcept {
+        if (shared_ == nullptr || shared_->stop_wanted.load() != 0) {
+            return control_state::stopping;
+        }
+        return shared_->drain_ms.load() != 0 ? control_state::draining
+                                             : detail::mood_of(shared_->mood.load()).state;
+    }
+
+    /// Keeps `count` of limits::connections_max for lane `lane` (0 to 7): others can't have them.
+    /// Before the first run. error::option_invalid: no such lane, or not so many are left.
+    error reserve_lane(std::uint8_t lane, std::uint32_t count) noexcept {
+        if (shared_ == nullptr) {
+            return error::not_open;
+        }
+        if (lane >= detail::reservable_lanes) {
+            return error::option_invalid;
+        }
+        detail::lane_places& own = shared_->lanes[lane];
+        const std::uint32_t others = shared_->reserved_count - own.reserved;
+        if (count > shared_->connections_max - others) {
+            return error::option_invalid;
+        }
+        own.reserved = count;
+        shared_->reserved_count = others + count;
+        return error::none;
+    }
+
+    /// Ends a listener: its socket is closed when each worker that runs has had its turn, who came
+    /// in by it stays in, and its place is free for another once they are gone. One thread at a
+    /// time with `listen`; workers may run. False: there is none of that name.
+    bool remove_listener(listener_id id) noexcept {
+        if (id.index >= listener_total() ||
+            shared_->listeners[id.index].removed.exchange(1) != 0) {
+            return false;
+        }
+        loop::leave(shared_->listeners[id.index]);
+        tell_workers();
+        return true;
+    }
+
     // ---- facts
+
+    /// How the drain went, summed over the workers. Complete once `run` has returned on each.
+    drain_report drained() const noexcept {
+        drain_report out;
+        for (std::uint32_t at = 0; at < worker_count(); ++at) {
+            const state& w = worker_of(at);
+            if (!w.draining) {
+                continue;
+            }
+            const auto by = [&w](close_kind kind) {
+                return w.core.counts.closed_by[static_cast<std::size_t>(kind)];
+            };
+            out.open_at_begin += w.open_at_drain;
+            out.idle += by(close_kind::drained);
+            out.cut += by(close_kind::drain_deadline);
+            out.finished += w.core.counts.closed - w.closed_before_drain -
+                            by(close_kind::drained) - by(close_kind::drain_deadline);
+            out.took_ms = w.drain_took_ms > out.took_ms ? w.drain_took_ms : out.took_ms;
+        }
+        return out;
+    }
 
     /// The first thing that went wrong, with its context; see `describe` and `report`.
     const netio::failure& failure() const noexcept { return failure_; }
@@ -349,7 +459,7 @@ public:
         server_stats out;
         static constexpr const char* names[] = {"connections", "input_buffers", "output_buffers",
                                                 "posts",       "timers",        "datagram_sends",
-                                                "preface_buffers", "sources"};
+                                                "preface_buffers", "refusals",      "sources"};
         for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
             out.pools[at].name = names[at];
         }
@@ -363,10 +473,11 @@ public:
             add(out.pools[4], w.timer_slots.stats());
             add(out.pools[5], w.send_slots.stats());
             add(out.pools[6], w.core.preface_stats());
+            add(out.pools[7], w.core.refusal_stats());
         }
         if (shared_ != nullptr) {
             out.open = shared_->open_count.load(detail::ordering::relaxed);
-            add(out.pools[7], shared_->sources.stats());
+            add(out.pools[8], shared_->sources.stats());
         }
         return out;
     }
@@ -463,6 +574,10 @@ private:
         if (worker_of(worker).is_over.load() != 0 || torn_down_) {
             return error::stopped;
         }
+        constexpr auto open_word = static_cast<std::uint32_t>(detail::door_word::open);
+        for (std::uint32_t said = 0;
+             said == 0 && !shared_->door.compare_exchange_weak(said, open_word);) {
+        }
         const os_status opened = loop_of(worker).open();
         if (!opened && !open_failed_.exchange(true)) {  // the first of several workers reports
             fail("open", Backend::name, opened.why, opened.os_code);
@@ -475,7 +590,7 @@ private:
         return *reinterpret_cast<state*>(workers_ + worker * worker_bytes_);
     }
     loop loop_of(std::uint32_t worker) noexcept {
-        return loop(worker_of(worker), handler_, events_);
+        return loop(worker_of(worker), handler_, gate_, events_);
     }
 
     // ---- options
@@ -484,6 +599,13 @@ private:
         return shared_ == nullptr ? 0 : shared_->listener_count.load(detail::ordering::acquire);
     }
     std::uint32_t free_listener() const noexcept {
+        for (std::uint32_t at = 0; at < listener_total(); ++at) {
+            const detail::listener_entry& entry = shared_->listeners[at];
+            if (entry.removed.load() != 0 && entry.holds.load() == 0 &&
+                entry.open_count.load(detail::ordering::acquire) == 0) {
+                return at;
+            }
+        }
         return listener_total() < sizes_.listeners_max ? listener_total() : none_index;
     }
 
@@ -556,6 +678,7 @@ private:
         entry.proxy_required = wanted.proxy;
         entry.versions = wanted.versions;
         entry.tcp6_with_ipv4 = wanted.tcp6_with_ipv4;
+        entry.lockdown_exempt = wanted.lockdown_exempt;
         return true;
     }
 
@@ -663,6 +786,17 @@ private:
             worker_of(worker).backend.wake();
         }
     }
+    /// Listeners, door or state have changed.
+    void tell_workers() noexcept {
+        shared_->listeners_version.fetch_add(1);
+        wake_all();
+    }
+    void move_door(detail::door_word wanted) noexcept {
+        if (shared_ != nullptr) {
+            shared_->door.store(static_cast<std::uint32_t>(wanted));
+            tell_workers();
+        }
+    }
     void wake_all() noexcept {
         for (std::uint32_t at = 0; at < worker_count(); ++at) {
             wake(at);
@@ -689,7 +823,8 @@ private:
     }
 
     Handler& handler_;
-    Events* events_ = nullptr;  // none is asked for where Events is no_events
+    Gate* gate_ = nullptr;      // none is asked for where Gate is allow_all
+    Events* events_ = nullptr;  // nor here where Events is no_events
     netio::failure failure_{};
     limits sizes_{};
     mutable_bytes memory_{};
@@ -705,10 +840,20 @@ template <limits Sizes, class Backend, class Handler>
 server(storage<Sizes, Backend>&, Handler&) -> server<Handler, Backend>;
 template <limits Sizes, class Backend, class Handler, class Events>
 server(storage<Sizes, Backend>&, Handler&, Events&) -> server<Handler, Backend, allow_all, Events>;
+template <limits Sizes, class Backend, class Handler, detail::looks_like_gate Gate>
+server(storage<Sizes, Backend>&, Handler&, Gate&) -> server<Handler, Backend, Gate>;
+template <limits Sizes, class Backend, class Handler, class Gate, class Events>
+server(storage<Sizes, Backend>&, Handler&, Gate&, Events&)
+    -> server<Handler, Backend, Gate, Events>;
 template <class Handler>
 server(storage_view, Handler&) -> server<Handler>;
 template <class Handler, class Events>
 server(storage_view, Handler&, Events&) -> server<Handler, default_backend, allow_all, Events>;
+template <class Handler, detail::looks_like_gate Gate>
+server(storage_view, Handler&, Gate&) -> server<Handler, default_backend, Gate>;
+template <class Handler, class Gate, class Events>
+server(storage_view, Handler&, Gate&, Events&)
+    -> server<Handler, default_backend, Gate, Events>;
 
 /// For the end of main: one line to standard error if something failed, and the exit code.
 template <class Handler, class Backend, class Gate, class Events>

@@ -62,6 +62,13 @@ struct worker_state {
     std::uint32_t drain_seen;         // the drain that was begun with, as in shared_state
     detail::atomic<std::uint32_t> is_open;
     detail::atomic<std::uint32_t> is_over;  // the stop or drain is complete: no more posts
+    std::uint64_t drain_begun_ms;
+    std::uint64_t drain_took_ms;
+    std::uint64_t closed_before_drain;
+    std::uint32_t open_at_drain;
+    std::uint32_t mood_seen;
+    bool door_shut;
+    bool ends_idle;                   // idle connections may have to end: a drain, or lanes shed
     bool accepts_held_back;           // no slot here, but other workers have some
     bool draining;
     bool drain_late;
@@ -188,6 +195,7 @@ worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uin
     core.shared = &shared;
     core.connection_buffers_max = sizes.connection_output_buffers_max;
     core.preface_buffers_max = share(sizes.preface_buffers_max, sizes.workers_max);
+    core.refusals_max = share(sizes.refusals_max, sizes.workers_max);
     core.slots.attach(at + place.hot, sizeof(connection), slots);
     core.wheel_of_connections.attach(at + place.wheel, at + place.hot + sizeof(slot_header),
                                      sizeof(connection), slots, 0);

@@ -320,6 +320,8 @@ inline deadlines life::choose_deadlines() noexcept {
     out.park_ms = pick(10, 60'000);
     out.linger_ms = pick(10, 2000);
     out.connect_ms = pick(2, 10'000);
+    out.tighten = one_in(2);
+    out.rate_in = out.rate_out = 0;
     return out;
 }
 
@@ -1062,15 +1064,16 @@ inline void life::check_early(const life_record& r, deadline_kind which) noexcep
                          static_cast<unsigned long long>(net.now_ns()));
         }
     };
+    const std::uint32_t shorter = r.times->tighten ? 2 : 0;  // at most so
     switch (which) {
     case deadline_kind::preface:
         return since(r.begun_ns, r.times->preface_ms);
     case deadline_kind::idle:
-        return since(std::max(r.in_ns, r.out_ns), r.times->idle_ms);
+        return since(std::max(r.in_ns, r.out_ns), r.times->idle_ms >> shorter);
     case deadline_kind::read:
-        return since(r.in_ns, r.times->read_ms);
+        return since(r.in_ns, r.times->read_ms >> shorter);
     case deadline_kind::write:
-        return since(r.out_ns, r.times->write_ms);
+        return since(r.out_ns, r.times->write_ms >> shorter);
     case deadline_kind::exchange:
         return since(r.exchange_ns, r.exchange_ms);
     case deadline_kind::park:

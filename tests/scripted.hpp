@@ -51,6 +51,8 @@ struct scripted {
         [](netio::connection& c, netio::deadline_kind) { c.kill(99); };
     std::function<void(std::uint64_t)> timer = [](std::uint64_t) {};
     std::function<void(netio::connection&)> drain = [](netio::connection&) {};
+    std::function<void(netio::connection&, std::uint16_t)> denied = [](netio::connection&,
+                                                                       std::uint16_t) {};
     std::function<void(netio::datagram_socket&, const netio::datagram&)> packet =
         [](netio::datagram_socket&, const netio::datagram&) {};
 
@@ -92,6 +94,10 @@ struct scripted {
     void on_drain(netio::connection& c) noexcept {
         log.push_back("drain");
         drain(c);
+    }
+    void on_denied(netio::connection& c, std::uint16_t code) noexcept {
+        log.push_back("denied " + std::to_string(code));
+        denied(c, code);
     }
     void on_datagram(netio::datagram_socket& via, const netio::datagram& in) noexcept {
         packet(via, in);

@@ -530,7 +530,7 @@ TEST_CASE("a peer that takes nothing runs into the write deadline, one that take
                 c.write(server_numbers(4000));
                 return in.size();
             };
-            w.listen();
+            w.listen({.times = {.rate_out = 0}});  // which would end the second one
             sim_peer peer = w.connect();
             peer.window(100);
             peer.send("x");

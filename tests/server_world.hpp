@@ -24,12 +24,12 @@ inline constexpr netio::limits small_limits{.connections_max = 16,
 
 /// One server in one simulated network; the personality says whether the kernel behaves like a
 /// readiness loop or like a completion ring. Ends with every pool full again.
-template <class Handler = scripted>
+template <class Handler = scripted, class Gate = netio::allow_all>
 struct server_world {
-    using server_type =
-        netio::server<Handler, simulator, netio::allow_all, remembering>;
+    using server_type = netio::server<Handler, simulator, Gate, remembering>;
 
     Handler handler{};
+    Gate gate{};
     remembering events;
     netio::limits sizes;
     fresh_memory memory;
@@ -43,8 +43,12 @@ struct server_world {
           memory(netio::bytes_needed<simulator>(chosen)),
           net(sim_chooser(seed), personality(how, proactor)) {
         net.enter();
-        server = std::make_unique<server_type>(netio::storage_view{memory.all(), sizes}, handler,
-                                               events);
+        const netio::storage_view box{memory.all(), sizes};
+        if constexpr (std::is_same_v<Gate, netio::allow_all>) {
+            server = std::make_unique<server_type>(box, handler, events);
+        } else {
+            server = std::make_unique<server_type>(box, handler, gate, events);
+        }
         REQUIRE(server->failure().code == netio::error::none);
     }
     ~server_world() {
