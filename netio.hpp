@@ -6028,6 +6028,7 @@ struct listener_entry {
     std::uint32_t header_max;
     std::uint32_t trusted_first;
     std::uint32_t trusted_count;
+    std::uint32_t trusted_room;  // rows that are this entry's, also in its next life
     std::uint32_t source_connections_max;  // 0: none
     deadlines times;
     proxy_mode proxy_required;
@@ -6093,6 +6094,7 @@ struct worker_counters {
     std::uint64_t bytes_out;
     std::uint64_t bytes_copied;
     std::uint64_t posts_stale;
+    std::uint64_t kills_stale;  // and closes; counted where threads ask, see server::stats
     std::uint64_t accept_errors;
     std::uint64_t descriptor_pauses;
     std::uint64_t datagrams_in;
@@ -19509,7 +19511,7 @@ public:
         }
         const os_handle bound = Backend::listen(address, wanted);
         if (!bound) {
-            shared_->trusted_count = entry.trusted_first;  // its rows are free again
+            give_trusted(entry);
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
@@ -19820,6 +19822,7 @@ public:
         for (std::uint32_t at = 0; at < worker_count(); ++at) {
             const state& w = worker_of(at);
             add(out.counts, w.core.counts);
+            out.counts.kills_stale += w.core.kills.stale_count();
             add(out.pools[0], w.core.slots.stats());
             add(out.pools[1], w.core.pool.stats(side::input));
             add(out.pools[2], w.core.pool.stats(side::output));
@@ -20021,7 +20024,7 @@ private:
         if (wanted.source_connections_max != 0 && !count_sources(wanted)) {
             return false;
         }
-        if (!take_trusted(wanted.trusted, entry.trusted_first, entry.trusted_count, where)) {
+        if (!take_trusted(wanted.trusted, entry, where)) {
             return false;
         }
         entry.source_connections_max = wanted.source_connections_max;
@@ -20055,6 +20058,35 @@ private:
             shared_->sources_ready = true;
         }
         return true;
+    }
+
+    /// A listener in the place of one that was removed has that one's rows, if they are enough.
+    bool take_trusted(std::string_view list, detail::listener_entry& entry,
+                      std::string_view where) noexcept {
+        std::uint32_t wanted = list.empty() ? 0 : 1;
+        for (const char each : list) {
+            wanted += each == ',' ? 1 : 0;
+        }
+        if (wanted > entry.trusted_room) {
+            entry.trusted_room = 0;
+            if (!take_trusted(list, entry.trusted_first, entry.trusted_count, where)) {
+                return false;
+            }
+            entry.trusted_room = entry.trusted_count;
+            return true;
+        }
+        const std::uint32_t kept = shared_->trusted_count;
+        shared_->trusted_count = entry.trusted_first;
+        const bool taken = take_trusted(list, entry.trusted_first, entry.trusted_count, where);
+        shared_->trusted_count = kept;
+        return taken;
+    }
+    /// Its listener came to nothing: the rows are free again, if they are the last ones.
+    void give_trusted(detail::listener_entry& entry) noexcept {
+        if (entry.trusted_first + entry.trusted_room == shared_->trusted_count) {
+            shared_->trusted_count = entry.trusted_first;
+            entry.trusted_room = 0;
+        }
     }
 
     /// Parses "a/b, c/d" into the table of trusted networks.

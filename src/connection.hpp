@@ -96,6 +96,7 @@ struct listener_entry {
     std::uint32_t header_max;
     std::uint32_t trusted_first;
     std::uint32_t trusted_count;
+    std::uint32_t trusted_room;  // rows that are this entry's, also in its next life
     std::uint32_t source_connections_max;  // 0: none
     deadlines times;
     proxy_mode proxy_required;
@@ -161,6 +162,7 @@ struct worker_counters {
     std::uint64_t bytes_out;
     std::uint64_t bytes_copied;
     std::uint64_t posts_stale;
+    std::uint64_t kills_stale;  // and closes; counted where threads ask, see server::stats
     std::uint64_t accept_errors;
     std::uint64_t descriptor_pauses;
     std::uint64_t datagrams_in;
