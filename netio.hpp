@@ -6008,7 +6008,7 @@ using output_words = std::uint64_t[output_pieces_max];
 struct rate_meter {
     std::uint64_t base;
     std::uint32_t begun;
-    std::uint32_t reserved;
+    std::uint32_t in_grace;  // 1: `begun` is when the grace ends, and nothing is counted yet
 };
 struct opened_facts {
     std::uint64_t word;
@@ -17564,7 +17564,7 @@ private:
 
     NETIO_WRAPS std::uint64_t window_end(const detail::rate_meter& of,
                                          const deadlines& times) const noexcept {
-        const std::uint32_t ahead = of.begun + times.rate_window_ms -
+        const std::uint32_t ahead = of.begun + (of.in_grace != 0 ? 0 : times.rate_window_ms) -
                                     static_cast<std::uint32_t>(core_.now_up_ms);
         return static_cast<std::int32_t>(ahead) < 0 ? core_.now_ms : core_.now_up_ms + ahead;
     }
@@ -17573,8 +17573,8 @@ private:
     /// slow, and its connection has a reason to end.
     ///
     /// Meters start when the wheel comes by, not with the activity: what is over within the grace,
-    /// as nearly all of it is, costs nothing but a bit. So a first window ends between one and two
-    /// graces and a window after the activity began.
+    /// as nearly all of it is, costs nothing but a bit. So a first window begins between one and two
+    /// graces after the activity began.
     bool keeps_rates(connection& c) noexcept {
         const deadlines& times = core_.times_of(c);
         const bool in = times.rate_in != 0 && is_to_send(c);
@@ -17603,16 +17603,18 @@ private:
                               std::uint32_t rate, const deadlines& times) const noexcept {
         const auto now = static_cast<std::uint32_t>(core_.now_ms);
         if (!running) {
-            meter = {count, now + times.rate_grace_ms, 0};
+            meter = {count, now + times.rate_grace_ms, 1};
             return false;
         }
         const auto ran = static_cast<std::int32_t>(now - meter.begun);
-        if (ran < 0 || static_cast<std::uint32_t>(ran) < times.rate_window_ms) {
+        if (ran < 0 || (meter.in_grace == 0 &&
+                        static_cast<std::uint32_t>(ran) < times.rate_window_ms)) {
             return false;
         }
+        const bool counts = meter.in_grace == 0;
         const std::uint64_t moved = count - meter.base;
         meter = {count, now, 0};
-        return moved != 0 &&
+        return counts && moved != 0 &&
                moved * 1'000 < std::uint64_t{rate} * static_cast<std::uint32_t>(ran);
     }
 

@@ -76,7 +76,7 @@ using output_words = std::uint64_t[output_pieces_max];
 struct rate_meter {
     std::uint64_t base;
     std::uint32_t begun;
-    std::uint32_t reserved;
+    std::uint32_t in_grace;  // 1: `begun` is when the grace ends, and nothing is counted yet
 };
 struct opened_facts {
     std::uint64_t word;

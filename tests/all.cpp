@@ -28,6 +28,7 @@
 #include "tests/post_queue_test.cpp"
 #include "tests/proxy_test.cpp"
 #include "tests/relay_test.cpp"
+#include "tests/server_caps_test.cpp"
 #include "tests/server_control_test.cpp"
 #include "tests/server_gate_test.cpp"
 #include "tests/server_proxy_test.cpp"
