@@ -368,8 +368,8 @@ private:
     /// slow, and its connection has a reason to end.
     ///
     /// Meters start when the wheel comes by, not with the activity: what is over within the grace,
-    /// as nearly all of it is, costs nothing but a bit. So a first window begins between one and two
-    /// graces after the activity began.
+    /// as nearly all of it is, costs nothing but a bit. So a first window begins one to two graces
+    /// after the activity did.
     bool keeps_rates(connection& c) noexcept {
         const deadlines& times = core_.times_of(c);
         const bool in = times.rate_in != 0 && is_to_send(c);
