@@ -1566,7 +1566,8 @@ private:
                                                 : how;
     }
 
-    T value_{};
+    // On 32 bits a 64-bit number is aligned to 4 only, and may lie across two lines of the cache.
+    alignas(sizeof(T) > alignof(T) ? sizeof(T) : alignof(T)) T value_{};
 };
 
 #else
@@ -2599,6 +2600,7 @@ public:
 
     /// `words` are as many as `words_for(slots)`, all zero. Before any other call.
     void attach(std::byte* words, std::uint32_t slots) noexcept {
+        static_assert(word::is_always_lock_free, "netio: 64-bit atomics without locks are needed");
         NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(words) % 8 == 0);
         words_ = reinterpret_cast<word*>(words);
         leaves_ = words_ + slots;
@@ -2725,6 +2727,8 @@ NETIO_END
 // ==== src/source_table.hpp ========================================================================
 // floor 3 · how many connections each source has: exact, bounded, shared
 
+#include <bit>
+
 NETIO_BEGIN
 
 /// Those who are counted as one: an IPv4 address, or the IPv6 addresses of one network, since a
@@ -2821,6 +2825,7 @@ public:
     /// of the cache. `key` is random and secret. Before any other call.
     void attach(std::byte* words, std::uint32_t count, std::uint64_t key_low,
                 std::uint64_t key_high) noexcept {
+        static_assert(word::is_always_lock_free, "netio: 64-bit atomics without locks are needed");
         NETIO_ASSERT(words != nullptr && reinterpret_cast<std::uintptr_t>(words) % 8 == 0);
         NETIO_ASSERT(count >= 2 * line_places && (count & (count - 1)) == 0);
         words_ = reinterpret_cast<word*>(words);

@@ -70,7 +70,8 @@ private:
                                                 : how;
     }
 
-    T value_{};
+    // On 32 bits a 64-bit number is aligned to 4 only, and may lie across two lines of the cache.
+    alignas(sizeof(T) > alignof(T) ? sizeof(T) : alignof(T)) T value_{};
 };
 
 #else

@@ -49,6 +49,7 @@ public:
 
     /// `words` are as many as `words_for(slots)`, all zero. Before any other call.
     void attach(std::byte* words, std::uint32_t slots) noexcept {
+        static_assert(word::is_always_lock_free, "netio: 64-bit atomics without locks are needed");
         NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(words) % 8 == 0);
         words_ = reinterpret_cast<word*>(words);
         leaves_ = words_ + slots;

@@ -6,6 +6,8 @@
 #include "src/endpoint.hpp"
 #include "src/stats.hpp"
 
+#include <bit>
+
 NETIO_BEGIN
 
 /// Those who are counted as one: an IPv4 address, or the IPv6 addresses of one network, since a
@@ -102,6 +104,7 @@ public:
     /// of the cache. `key` is random and secret. Before any other call.
     void attach(std::byte* words, std::uint32_t count, std::uint64_t key_low,
                 std::uint64_t key_high) noexcept {
+        static_assert(word::is_always_lock_free, "netio: 64-bit atomics without locks are needed");
         NETIO_ASSERT(words != nullptr && reinterpret_cast<std::uintptr_t>(words) % 8 == 0);
         NETIO_ASSERT(count >= 2 * line_places && (count & (count - 1)) == 0);
         words_ = reinterpret_cast<word*>(words);

@@ -35,10 +35,13 @@ LIMITS = {
     "src/endpoint.hpp": (5400, 384),
     "src/envelope.hpp": (15400, 1152),
     "src/error.hpp": (1500, 336),
+    "src/kill_marks.hpp": (16, 8),  # templates that want 64-bit atomics: not used there
     "src/limits.hpp": (560, 272),
+    "src/options.hpp": (64, 16),
     "src/post_queue.hpp": (400, 96),
     "src/proxy.hpp": (10800, 768),
     "src/slab.hpp": (480, 96),
+    "src/source_table.hpp": (704, 128),
     "src/wheel.hpp": (2800, 224),
 }
 FRAME_MAX = 1024
