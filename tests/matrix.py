@@ -33,7 +33,7 @@ PAGE = ROOT / "docs/platforms.md"
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 
 PARTS = ("base", "error", "endpoint", "crc32c", "slab", "wheel", "buffer_pool", "post_queue",
-         "proxy", "envelope")
+         "kill_marks", "source_table", "proxy", "envelope")
 SHORT = (*PARTS, "simulator", "conformance_simulator", "lifecycle", "relay")
 # The few cases that try so much that they take minutes under an emulator, and most of a run.
 SLOW = ("whatever peers*", "each broken variant*", "envelope: UTF-8 agrees*",
@@ -68,10 +68,14 @@ ROWS = (
     Row("calls", names=r"(listen|open|close|attach|release|wait|wake|ready|available|"
                        r"(start|stop|end)_\w+|close_handle|wait_handle) "),
     Row("server", names="server "),
+    Row("gate", names="gate "),
+    Row("kill", names="kill "),
+    Row("control", names="control "),
+    Row("caps", names="caps "),
     Row("datagrams", names="datagrams "),
     Row("PROXY vectors", names="PROXY vectors "),
-    Row("simulator", files=("simulator", "server", "server_rules", "server_proxy", "marker",
-                            "relay")),
+    Row("simulator", files=("simulator", "server", "server_rules", "server_proxy", "server_gate",
+                            "server_control", "server_caps", "marker", "relay")),
     Row("lifecycle", files=("lifecycle",)),
     Row("leak", names="leak "),
     Row("wiping", names="wiping "),
@@ -97,7 +101,8 @@ COLUMNS = (
     Column("iocp, Wine", "iocp", ("x86_64-w64-mingw32-g++-posix", "-static", "-lws2_32"),
            run=("wine",), endings=("iocp",),
            files=("iocp", "iocp_pipes", "conformance_iocp", "service_iocp", "server",
-                  "server_rules", "server_proxy", "proxy"),
+                  "server_rules", "server_proxy", "server_gate", "server_control",
+                  "server_caps", "proxy"),
            left_out="leak*",
            why="Wine never accepts a connection that was reset before (tests/windows_test.py)"),
     Column("i686", "i686", ("i686-linux-gnu-g++", *WIRE), run=("qemu-i386",),

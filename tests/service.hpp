@@ -5,6 +5,7 @@
 #define NETIO_TESTS_SERVICE_HPP
 
 #include "tests/service_datagrams.hpp"
+#include "tests/service_limits.hpp"
 #include "tests/service_memory.hpp"
 #include "tests/service_proxy.hpp"
 #include "tests/service_server.hpp"
@@ -26,6 +27,7 @@ class service_cases {
     using datagrams = service_datagrams<Backend>;
     using vectors = service_proxy<Backend>;
     using memory = service_memory<Backend>;
+    using limits = service_limits_of<Backend>;
 
 public:
     service_cases() {
@@ -79,6 +81,24 @@ private:
         service_case{"server", "bursts fill the workers to the last slot", server::full_workers},
         service_case{"server", "a worker that is full leaves clients alone", server::busy_worker},
         service_case{"server", "runs in a foreign loop [threads]", server::foreign_loop},
+        service_case{"gate", "who is refused is reset or answered, and holds nothing",
+                     limits::gate_refuses},
+        service_case{"gate", "nothing leaves once it says no", limits::gate_denies},
+        service_case{"gate", "adopted and dialled connections pass it", limits::gate_of_others},
+        service_case{"kill", "by id resets, whatever the connection does", limits::kill_by_id},
+        service_case{"kill", "by id from another thread, against churn [threads]",
+                     limits::kill_from_threads},
+        service_case{"kill", "close by id flushes and ends in time", limits::close_by_id},
+        service_case{"kill", "and post of an awake worker cost no system call",
+                     limits::wakes_of_an_awake_worker},
+        service_case{"control", "the door holds clients back and lets them in",
+                     limits::door_of_a_server},
+        service_case{"control", "lockdown and shedding", limits::lockdown_and_shedding},
+        service_case{"control", "listeners come and go while it runs", limits::live_listeners},
+        service_case{"caps", "of a source, at n and at n + 1", limits::source_cap},
+        service_case{"caps", "of a source over two workers [threads]",
+                     limits::source_cap_of_workers},
+        service_case{"caps", "a slow sender is ended", limits::slow_sender},
         service_case{"datagrams", "of many sizes are answered", datagrams::echo_of_sizes},
         service_case{"datagrams", "longer than a buffer are cut and told so", datagrams::cut},
         service_case{"datagrams", "of a burst are answered in order", datagrams::burst},

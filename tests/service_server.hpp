@@ -646,15 +646,6 @@ struct service_server {
         CHECK(w.handler.reasons.back().kind == kind::drain_deadline);
     }
 
-    /// What another thread does with a client: waits for bytes without the server's help.
-    template <class Done>
-    static bool settle(client_socket& client, Done done) {
-        for (int tries = 0; tries < service_turns_max && !done(); ++tries) {
-            client_os::wait_readable(client.handle(), 1);
-        }
-        return done();
-    }
-
     static void stopped_by_a_thread() {
         world w;
         service_echo(w.handler);

@@ -81,18 +81,23 @@ inline constexpr int service_turns_max = 10'000;
 /// events that decide, not how fast a machine is.
 inline constexpr std::uint64_t service_hurry = 1'000'000'000;
 
-template <class Backend>
+template <class Backend, class Gate = netio::allow_all>
 class service_world {
 public:
     using kernel = service_kernel<Backend>;
-    using server_type = netio::server<scripted, kernel, netio::allow_all, remembering>;
+    using server_type = netio::server<scripted, kernel, Gate, remembering>;
 
     explicit service_world(const netio::limits& chosen = service_limits, std::uint64_t skip_ns = 0)
         : sizes_(chosen), memory(netio::bytes_needed<kernel>(chosen)) {
         kernel::skip_ns = skip_ns;
         client_os::start();
         handles_before_ = client_os::open_handles();
-        server_.emplace(netio::storage_view{memory.all(), sizes_}, handler, events);
+        const netio::storage_view box{memory.all(), sizes_};
+        if constexpr (std::is_same_v<Gate, netio::allow_all>) {
+            server_.emplace(box, handler, events);
+        } else {
+            server_.emplace(box, handler, gate, events);
+        }
         REQUIRE(server_->failure().code == netio::error::none);
     }
     service_world(const service_world&) = delete;
@@ -167,6 +172,7 @@ private:
 
 public:
     scripted handler;
+    Gate gate{};
     remembering events;
     fresh_memory memory;
     bool checks_handles = true;  // a case may do that itself
@@ -174,6 +180,15 @@ public:
 private:
     std::optional<server_type> server_;
 };
+
+/// What another thread does with a client: waits for bytes without the server's help.
+template <class Done>
+bool settle(client_socket& client, Done done) {
+    for (int tries = 0; tries < service_turns_max && !done(); ++tries) {
+        client_os::wait_readable(client.handle(), 1);
+    }
+    return done();
+}
 
 /// An echo, by copying or by moving.
 inline void service_echo(scripted& handler, bool moves = false) {
