@@ -36,6 +36,7 @@
 #include "src/hooks.hpp"
 #include "src/gate.hpp"
 #include "src/worker.hpp"
+#include "src/server_stats.hpp"
 #include "platform/default_backend.hpp"
 #include "src/reactor.hpp"
 #include "src/server.hpp"

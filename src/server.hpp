@@ -4,6 +4,7 @@
 
 #include "platform/default_backend.hpp"
 #include "src/reactor.hpp"
+#include "src/server_stats.hpp"
 
 #include <cstdio>
 
@@ -36,14 +37,6 @@ struct storage_view {
 struct listener_id {
     std::uint32_t index = 0;
     constexpr bool operator==(const listener_id&) const noexcept = default;
-};
-
-/// Everything a server counts, summed over its workers.
-struct server_stats {
-    detail::worker_counters counts{};
-    std::uint32_t open = 0;
-    static constexpr std::size_t pool_count = 9;
-    pool_stats pools[pool_count]{};
 };
 
 /// What became of the connections that a drain met: idle + finished + cut are those at its begin,
