@@ -1196,17 +1196,8 @@ inline void explorer::run(std::uint32_t threads, void* world, body thread, body 
 
 template <class T>
 std::uint64_t bits_of(T value) {
-    static_assert(sizeof(T) <= 8);
-    std::uint64_t out = 0;
-    std::memcpy(&out, &value, sizeof value);
-    return out;
-}
-
-template <class T>
-T value_of(std::uint64_t bits) {
-    T out;
-    std::memcpy(static_cast<void*>(&out), &bits, sizeof out);
-    return out;
+    static_assert(std::is_integral_v<T> && sizeof(T) <= 8);
+    return cut(static_cast<std::uint64_t>(value), sizeof value * 8);
 }
 
 }  // namespace model
@@ -1257,7 +1248,7 @@ public:
                                int line = __builtin_LINE()) noexcept {
         const model::answer got =
             operated(model_kind::compare, how, wanted, seen, {file, function, line});
-        seen = got.second != 0 ? seen : model::value_of<T>(got.first);
+        seen = got.second != 0 ? seen : static_cast<T>(got.first);
         return got.second != 0;
     }
 
@@ -1272,7 +1263,7 @@ private:
                                        this, model::bits_of(first_));
     }
     T did(model_kind kind, ordering how, T wanted, const model_place& place) const {
-        return model::value_of<T>(operated(kind, how, wanted, {}, place).first);
+        return static_cast<T>(operated(kind, how, wanted, {}, place).first);
     }
 
     T first_{};  // the model knows the others
