@@ -270,7 +270,7 @@ private:
 /// The checker. One at a time, on one thread of the system.
 class explorer {
 public:
-    using body = void (*)(void* world, int which);
+    using body = void (*)(void* of, int which);
 
     explorer(explored& result, const model_weaker& weaker, std::uint32_t failures)
         : result_(result), weaker_(weaker) {
@@ -280,7 +280,7 @@ public:
         now_ = &set_up_;
     }
 
-    void run(std::uint32_t threads, void* world, body thread, body at_end);
+    void run(std::uint32_t threads, void* of, body thread, body at_end);
 
     /// The function that runs did this operation before.
     bool is_known() const { return cursor_ < steps_; }
@@ -1171,9 +1171,9 @@ inline bool explorer::start() {
     return true;
 }
 
-inline void explorer::run(std::uint32_t threads, void* world, body thread, body at_end) {
+inline void explorer::run(std::uint32_t threads, void* of, body thread, body at_end) {
     threads_ = threads;
-    world_ = world;
+    world_ = of;
     thread_ = thread;
     finish_ = at_end;
     do {
@@ -1342,9 +1342,9 @@ explored explore(const model_weaker& weaker = {}, std::uint32_t failures = 0) {
     explored out;
     const auto run = std::make_unique<model::explorer>(out, weaker, failures);
     model::current = run.get();
-    const auto world = std::make_unique<World>();
+    const auto made = std::make_unique<World>();
     run->run(
-        World::threads, world.get(),
+        World::threads, made.get(),
         [](void* w, int which) { static_cast<World*>(w)->thread(which); },
         [](void* w, int) { static_cast<World*>(w)->finish(); });
     model::current = nullptr;

@@ -3,17 +3,9 @@
 
 #include "tests/interleavings.hpp"
 
-using netio_test::explore;
-using netio_test::explored;
-using netio_test::model_atomic;
-using netio_test::model_check;
-using netio_test::model_note;
-using netio_test::model_noted;
-using netio_test::model_plain;
-using netio_test::model_signal;
-using netio_test::model_yield;
-using netio_test::ordering;
+namespace netio_test::interleavings {
 
+using enum ordering;
 using model_outcomes = std::set<std::string>;
 
 namespace {
@@ -257,8 +249,6 @@ model_outcomes all_but(int digit_count, const model_outcomes& never) {
 
 }  // namespace
 
-using enum netio_test::ordering;
-
 TEST_CASE("interleavings: two that write and then look miss each other, but in one order") {
     CHECK(explore<store_buffering<relaxed, relaxed>>().outcomes == all_but(2, {}));
     CHECK(explore<store_buffering<release, acquire>>().outcomes == all_but(2, {}));
@@ -454,7 +444,7 @@ TEST_CASE("interleavings: a count of the posts is never above the capacity") {
 
 TEST_CASE("interleavings: every order that the post queue asks for is needed, but one") {
     // Whoever sees a post by empty() lets pop acquire it.
-    CHECK(netio_test::weakest_orders<posting<2, 1, 2>, posting<1, 3, 1>>() ==
+    CHECK(weakest_orders<posting<2, 1, 2>, posting<1, 3, 1>>() ==
           "push load needs acquire\n"
           "push store needs release\n"
           "pop load needs acquire\n"
@@ -642,7 +632,7 @@ TEST_CASE("interleavings: a loop that closes waits for who is just writing to it
 TEST_CASE("interleavings: what a wake needs of the orders it asks for") {
     // All of it is one word, which read-modify-writes hold together: no store is looked past, so
     // the one order of all is more than it needs. Weaker ones save nothing where it matters.
-    CHECK(netio_test::weakest_orders<waking<model_boxes, 1, 1>, foreign_waking<model_boxes, 1>,
+    CHECK(weakest_orders<waking<model_boxes, 1, 1>, foreign_waking<model_boxes, 1>,
                                      closing>() ==
           "open store asks for one_order, relaxed would do\n"
           "close fetch_or asks for one_order, relaxed would do\n"
@@ -842,7 +832,7 @@ TEST_CASE("interleavings: of two kills of one life one is told yes; a kill outra
 
 TEST_CASE("interleavings: what kill marks need of the orders they ask for") {
     // The exchanges of take stand in for each other: one of them may be weaker, not all.
-    CHECK(netio_test::weakest_orders<killing<1>, killing<2>, killing_more, killing_lives,
+    CHECK(weakest_orders<killing<1>, killing<2>, killing_more, killing_lives,
                                      killing_one<true>, killing_one<false>>() ==
           "take exchange 1 asks for acquire_release, relaxed would do\n"
           "take exchange 2 asks for acquire_release, relaxed would do\n"
@@ -852,7 +842,6 @@ TEST_CASE("interleavings: what kill marks need of the orders they ask for") {
           "want fetch_or 1 needs release\n"
           "want fetch_or 2 needs release\n"
           "want exchange needs release\n");
-    using netio_test::model_kind;
     CHECK(explore<killing<1>>({0, model_kind::exchange, acquire, "take"}).wrong == "");
     CHECK(explore<killing<1>>({0, model_kind::exchange, release, "take"}).found("a kill lost"));
     CHECK(explore<killing<1>>({0, model_kind::exchange, relaxed, "take"}).found("a kill lost"));
@@ -906,8 +895,10 @@ TEST_CASE("interleavings: a source never gets more than its bound, from two work
     const explored all = explore<counting_sources>();
     CHECK(all.wrong == "");
     CHECK(all.outcomes == model_outcomes{"0 8", "0 10", "8 0", "10 0"});
-    CHECK(netio_test::weakest_orders<counting_sources>() ==
+    CHECK(weakest_orders<counting_sources>() ==
           "acquire compare_exchange needs one_order\n"
           "release compare_exchange asks for one_order, relaxed would do\n"
           "look load needs one_order\n");
 }
+
+}  // namespace netio_test::interleavings
