@@ -2446,12 +2446,13 @@ struct post {
 /// it was written (the scheme of D. Vyukov's bounded queue). The number is kept relative to the
 /// cell's own index, so that a queue of zeros is an empty one.
 ///
-/// `Atomic` is detail::atomic, see post_queue below; a test puts other threads' steps between ours.
-template <template <class> class Atomic>
+/// `Atomic` is detail::atomic, see post_queue below; a test puts other threads' steps between ours,
+/// and looks at each access of a `Post`.
+template <template <class> class Atomic, class Post = post>
 class basic_post_queue {
     struct cell {
         Atomic<std::size_t> turn;
-        post value;
+        Post value;
     };
     static_assert(Atomic<std::size_t>::is_always_lock_free);
 
@@ -2644,7 +2645,7 @@ public:
                 if (marks != 0) {
                     leaves_[leaf].fetch_or(marks, detail::ordering::relaxed);
                     tops_[top].fetch_or(full, detail::ordering::release);
-                    news_.store(1, detail::ordering::release);
+                    news_.exchange(1, detail::ordering::release);
                     return;
                 }
             }
@@ -2676,11 +2677,13 @@ public:
                 return false;
             }
         } while (!at.compare_exchange_weak(seen, pack(wish), detail::ordering::relaxed));
-        // Each release carries the ones before it to whoever takes the mark above.
+        // Each release carries the ones before it to whoever takes the mark above. At the top an
+        // exchange, too, goes on with what others released there. Of two stores the worker would
+        // find the later one only, and might take the marks before the other's are there.
         leaves_[index / 64].fetch_or(std::uint64_t{1} << index % 64, detail::ordering::release);
         tops_[index / 4096].fetch_or(std::uint64_t{1} << index / 64 % 64,
                                      detail::ordering::release);
-        news_.store(1, detail::ordering::release);
+        news_.exchange(1, detail::ordering::release);
         return true;
     }
 
@@ -8302,7 +8305,10 @@ private:
 
 /// Whether a wake has to enter the kernel: only if the loop has announced a sleep and nobody woke
 /// it since. The word holds two bits and, above them, a count of wakers that are just writing.
-class wake_word {
+///
+/// `Atomic` is detail::atomic, see wake_word below; a test puts other threads' steps between ours.
+template <template <class> class Atomic>
+class basic_wake_word {
 public:
     void open() noexcept { word_.store(0); }
 
@@ -8366,8 +8372,10 @@ private:
     static constexpr std::uint32_t woken_bit = 2;
     static constexpr std::uint32_t writer = 4;
 
-    detail::atomic<std::uint32_t> word_{0};
+    Atomic<std::uint32_t> word_{0};
 };
+
+using wake_word = basic_wake_word<atomic>;
 
 /// A time-out of the waiting call is a timer set and taken back in each wait: a twentieth of a
 /// small round trip. So a timer of the backend's own is left standing: a wait has no end of its own

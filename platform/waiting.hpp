@@ -60,7 +60,10 @@ private:
 
 /// Whether a wake has to enter the kernel: only if the loop has announced a sleep and nobody woke
 /// it since. The word holds two bits and, above them, a count of wakers that are just writing.
-class wake_word {
+///
+/// `Atomic` is detail::atomic, see wake_word below; a test puts other threads' steps between ours.
+template <template <class> class Atomic>
+class basic_wake_word {
 public:
     void open() noexcept { word_.store(0); }
 
@@ -124,8 +127,10 @@ private:
     static constexpr std::uint32_t woken_bit = 2;
     static constexpr std::uint32_t writer = 4;
 
-    detail::atomic<std::uint32_t> word_{0};
+    Atomic<std::uint32_t> word_{0};
 };
+
+using wake_word = basic_wake_word<atomic>;
 
 /// A time-out of the waiting call is a timer set and taken back in each wait: a twentieth of a
 /// small round trip. So a timer of the backend's own is left standing: a wait has no end of its own

@@ -92,7 +92,7 @@ public:
                 if (marks != 0) {
                     leaves_[leaf].fetch_or(marks, detail::ordering::relaxed);
                     tops_[top].fetch_or(full, detail::ordering::release);
-                    news_.store(1, detail::ordering::release);
+                    news_.exchange(1, detail::ordering::release);
                     return;
                 }
             }
@@ -124,11 +124,13 @@ public:
                 return false;
             }
         } while (!at.compare_exchange_weak(seen, pack(wish), detail::ordering::relaxed));
-        // Each release carries the ones before it to whoever takes the mark above.
+        // Each release carries the ones before it to whoever takes the mark above. At the top an
+        // exchange, too, goes on with what others released there. Of two stores the worker would
+        // find the later one only, and might take the marks before the other's are there.
         leaves_[index / 64].fetch_or(std::uint64_t{1} << index % 64, detail::ordering::release);
         tops_[index / 4096].fetch_or(std::uint64_t{1} << index / 64 % 64,
                                      detail::ordering::release);
-        news_.store(1, detail::ordering::release);
+        news_.exchange(1, detail::ordering::release);
         return true;
     }
 

@@ -20,12 +20,13 @@ struct post {
 /// it was written (the scheme of D. Vyukov's bounded queue). The number is kept relative to the
 /// cell's own index, so that a queue of zeros is an empty one.
 ///
-/// `Atomic` is detail::atomic, see post_queue below; a test puts other threads' steps between ours.
-template <template <class> class Atomic>
+/// `Atomic` is detail::atomic, see post_queue below; a test puts other threads' steps between ours,
+/// and looks at each access of a `Post`.
+template <template <class> class Atomic, class Post = post>
 class basic_post_queue {
     struct cell {
         Atomic<std::size_t> turn;
-        post value;
+        Post value;
     };
     static_assert(Atomic<std::size_t>::is_always_lock_free);
 

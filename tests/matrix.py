@@ -37,7 +37,8 @@ PARTS = ("base", "error", "endpoint", "crc32c", "slab", "wheel", "buffer_pool", 
 SHORT = (*PARTS, "simulator", "conformance_simulator", "lifecycle", "relay")
 # The few cases that try so much that they take minutes under an emulator, and most of a run.
 SLOW = ("whatever peers*", "each broken variant*", "envelope: UTF-8 agrees*",
-        "envelope: every octet*", "simulator: under every mixture*")
+        "envelope: every octet*", "simulator: under every mixture*",
+        "interleavings: two writers* two cells*")
 
 
 @dataclasses.dataclass(frozen=True)

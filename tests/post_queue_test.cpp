@@ -1,4 +1,4 @@
-// Posts: order, bounds, many writers.
+// Posts: order, bounds, many writers. What they do in between: interleavings_test.cpp.
 #include <doctest/doctest.h>
 
 #include "netio.hpp"
@@ -6,9 +6,7 @@
 
 #include <atomic>
 #include <cstring>
-#include <functional>
 #include <thread>
-#include <utility>
 
 namespace {
 
@@ -120,102 +118,6 @@ TEST_CASE("post_queue: capacities that are no power of two are a programmer's er
             box.queue.attach(box.cells, capacity);
         }));
     }
-}
-
-namespace netio_test {
-
-/// What other threads do between two steps of the queue: runs before its n-th step from now.
-inline std::function<void()> post_queue_others;
-inline int post_queue_steps_left = 0;
-
-inline void post_queue_step() {
-    if (post_queue_steps_left != 0 && --post_queue_steps_left == 0) {
-        post_queue_others();
-    }
-}
-
-template <class T>
-struct post_queue_stepped : netio::detail::atomic<T> {
-    using atomic = netio::detail::atomic<T>;
-    using ordering = netio::detail::ordering;
-    using atomic::atomic;
-    T load(ordering how) const noexcept {
-        post_queue_step();
-        return atomic::load(how);
-    }
-    bool compare_exchange_weak(T& seen, T wanted, ordering how) noexcept {
-        post_queue_step();
-        const T expected = seen;
-        while (!atomic::compare_exchange_weak(seen, wanted, how)) {
-            if (seen != expected) {
-                return false;
-            }
-        }
-        return true;
-    }
-};
-
-}  // namespace netio_test
-
-namespace {
-
-struct post_queue_stepped_box {
-    using queue_type = netio::basic_post_queue<netio_test::post_queue_stepped>;
-    alignas(64) std::byte cells[4 * queue_type::cell_bytes] = {};
-    queue_type queue;
-
-    post_queue_stepped_box() { queue.attach(cells, 4); }
-    void before_step(int step, std::function<void()> others) {
-        netio_test::post_queue_others = std::move(others);
-        netio_test::post_queue_steps_left = step;
-    }
-    std::uint64_t pop() {
-        netio::post out{};
-        return queue.pop(out) ? out.word : 0;
-    }
-};
-
-}  // namespace
-
-TEST_CASE("post_queue: a position that another writer took meanwhile is left to it") {
-    // The steps of push: the tail is read, the cell is read, the tail is moved.
-    for (const int step : {2, 3}) {
-        CAPTURE(step);
-        post_queue_stepped_box box;
-        box.before_step(step, [&] { CHECK(box.queue.push({1, 11})); });
-        CHECK(box.queue.push({2, 22}));
-        CHECK(box.pop() == 11);
-        CHECK(box.pop() == 22);
-        CHECK(box.queue.empty());
-    }
-}
-
-TEST_CASE("post_queue: the last position taken meanwhile is a refusal, a pop meanwhile is room") {
-    post_queue_stepped_box box;
-    for (std::uint64_t word = 1; word <= 3; ++word) {
-        CHECK(box.queue.push({word, word}));
-    }
-    box.before_step(2, [&] { CHECK(box.queue.push({4, 4})); });
-    CHECK_FALSE(box.queue.push({5, 5}));
-    CHECK(box.queue.stats().refused == 1);
-    box.before_step(2, [&] { CHECK(box.pop() == 1); });
-    CHECK(box.queue.push({6, 6}));
-    CHECK(box.pop() == 2);
-    CHECK(box.pop() == 3);
-    CHECK(box.pop() == 4);
-    CHECK(box.pop() == 6);
-}
-
-TEST_CASE("post_queue: stats read while posts pass never say more than the capacity") {
-    post_queue_stepped_box box;
-    for (std::uint64_t word = 1; word <= 4; ++word) {
-        CHECK(box.queue.push({word, word}));
-    }
-    box.before_step(2, [&] {
-        CHECK(box.pop() == 1);
-        CHECK(box.queue.push({5, 5}));
-    });
-    CHECK(box.queue.stats().in_use == 4);
 }
 
 TEST_CASE("[threads] post_queue: four writers, every post once and in each writer's order") {
