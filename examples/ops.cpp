@@ -10,8 +10,8 @@
 //
 // A line on the control socket (ops.sock if no path is given) is a command, and is answered by
 // lines and an empty one: stats · list · kill ID · drain MS · shed LANE (256: nobody) ·
-// door open|shut. Clients are in lane 1, operators in lane 0: `shed 1` ends idle clients and lets no
-// others in. SIGTERM drains, SIGINT stops.
+// door open|shut. Clients are in lane 1, operators in lane 0: `shed 1` ends idle clients and lets
+// no others in. SIGTERM drains, SIGINT stops.
 #include "netio.hpp"
 
 #include "examples/options.hpp"

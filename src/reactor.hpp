@@ -875,12 +875,12 @@ private:
     }
 
     /// May what is queued leave? If not, nothing of it does.
-    bool may_leave(connection& c, std::span<const bytes> slices) noexcept {
+    NETIO_INLINE bool may_leave(connection& c, std::uint64_t count) noexcept {
         if constexpr (detail::calls_check<Gate>) {
             if (c.refusal_) {
                 return true;  // the gate's own words
             }
-            const write_facts facts{bytes_of(slices), c.bytes_out_, c.has(flags::in_exchange)};
+            const write_facts facts{count, c.bytes_out_, c.has(flags::in_exchange)};
             const egress said = gate_->check(c, facts);
             if (!said.allowed()) {
                 deny(c, said);
@@ -1351,14 +1351,15 @@ private:
         }
         bytes pieces[output_pieces_max];
         const std::span<const bytes> slices(pieces, c.output().gather(pieces));
-        if (!may_leave(c, slices)) {
+        const std::uint64_t count = bytes_of(slices);
+        if (!may_leave(c, count)) {
             return;
         }
         c.out_at_ = core_.now_up_ms;
         if constexpr (backend_sends_now<Backend>) {
             if (may_send_now(c)) {
                 if (w_.backend.send_now(who_of(c), slices)) {
-                    took(c, bytes_of(slices));
+                    took(c, count);
                 } else {
                     c.set(flags::sending);
                 }

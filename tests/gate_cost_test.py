@@ -16,7 +16,7 @@ BUILD = pathlib.Path(os.environ.get("NETIO_BUILD", ROOT / "build/scripts/gate_co
 SOURCE = ROOT / "tests/gate_cost/gate_cost.cpp"
 ROUNDS = (1000, 3000)
 # Where the gate is asked about a write, and what that is without a gate in the language at all.
-ASKED = ("        if (!may_leave(c, slices)) {\n            return;\n        }\n", "")
+ASKED = ("        if (!may_leave(c, count)) {\n            return;\n        }\n", "")
 MOST = 12
 
 
@@ -63,7 +63,7 @@ def main():
         tap.check(f"gate: none costs as much as none in the source, {compiler}",
                   counts["none"] == bare, f"{counts} {bare}")
         tap.check(f"gate: one that only admits costs a write nothing, {compiler}",
-                  counts["admits"] == counts["none"], counts)
+                  counts["admits"] <= counts["none"], counts)
         more = counts["adds"] - counts["none"]
         tap.check(f"gate: an atomic addition costs 1 to {MOST} instructions a write, {compiler}",
                   1 <= more <= MOST, counts)

@@ -1,4 +1,4 @@
-// The page for Prometheus: it fits where it says so, tells what was counted, and holds to the format.
+// The page for Prometheus: it fits where it says so, tells what was counted, keeps to the format.
 #include "tests/server_world.hpp"
 
 #include <map>
