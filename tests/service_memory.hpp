@@ -88,7 +88,7 @@ struct service_memory {
 
     static void leak_none() {
         churn(at_once);  // whatever a first use of the system keeps for good
-        const left_over found = churn(std::getenv("NETIO_LONG") != nullptr ? 20'000 : 500);
+        const left_over found = churn(std::getenv("NETIO_LONG") != nullptr ? 100'000 : 5'000);
         CHECK(found.alive == 0);
         CHECK(found.after == 0);
     }

@@ -15,6 +15,34 @@ namespace no_heap {
 
 namespace client_os = netio_test::client_os;
 
+/// Turns away who asks for it by its listener, and counts what leaves.
+struct gate {
+    static constexpr std::uint32_t nobody = 1000;
+    std::uint32_t listener_refused = nobody;
+    std::uint32_t listener_answered = nobody;
+    std::uint32_t listener_denied = nobody;
+    std::uint32_t inside = 0;
+    std::uint64_t bytes_out = 0;
+
+    netio::verdict admit(const netio::connection& c) noexcept {
+        return c.listener() == listener_refused    ? netio::verdict::refuse(1)
+               : c.listener() == listener_answered ? netio::verdict::refuse(2, "not you")
+                                                   : entered(1);
+    }
+    netio::egress check(const netio::connection& c, const netio::write_facts& facts) noexcept {
+        bytes_out += facts.byte_count;
+        return c.listener() == listener_denied ? netio::egress::deny(3, "no more")
+                                               : netio::egress::allow();
+    }
+    void closed(const netio::connection&, netio::close_reason) noexcept { --inside; }
+
+private:
+    netio::verdict entered(std::uint8_t lane) noexcept {
+        ++inside;
+        return netio::verdict::allow(lane, inside);
+    }
+};
+
 struct service {
     std::uint32_t opened = 0;
     std::uint32_t closed = 0;
@@ -192,6 +220,8 @@ public:
         datagrams();
         check("a cap", full_and_refused(server_, port_of(capped_)));
         outgoing();
+        past_the_gate();
+        controlled();
         server_.run_once(0);
         server_.run_once(1);
         const std::uint32_t rounds = std::getenv("NETIO_LONG") != nullptr ? 40 : 20;
@@ -232,6 +262,61 @@ private:
         check("post", server_.post(handler_.last, 1) && peer.receives("posted", server_));
         peer.send("kill me");
         check("kill", peer.ends(server_) && turns_until_empty(server_) && handler_.killed == 1);
+        client other(port_of(plain_));
+        other.send("some bytes");
+        check("kill by id", other.receives("some bytes", server_) &&
+                                server_.kill(handler_.last, 4) && other.ends(server_) &&
+                                turns_until_empty(server_) && handler_.killed == 2 &&
+                                !server_.close(handler_.last, 1));
+    }
+    /// A listener each for who is refused, who is answered and whose answer is held back.
+    void past_the_gate() noexcept {
+        netio::listener_id id;
+        const bool listens = server_.listen({.address = "127.0.0.1",
+                                             .source_connections_max = 2}, &id) ==
+                             netio::error::none;
+        gate_.listener_refused = id.index;
+        client refused(port_of(id));
+        check("the gate refuses", listens && refused.ends(server_));
+        gate_.listener_refused = gate::nobody;
+        gate_.listener_answered = id.index;
+        client answered(port_of(id));
+        check("the gate answers", answered.receives("not you", server_) &&
+                                      answered.ends(server_));
+        answered.close();
+        gate_.listener_answered = gate::nobody;
+        gate_.listener_denied = id.index;
+        client denied(port_of(id));
+        denied.send("question");
+        check("the gate holds back", denied.receives("no more", server_) && denied.ends(server_));
+        denied.close();
+        gate_.listener_denied = gate::nobody;
+        turns_until_empty(server_);
+        client first(port_of(id));
+        client second(port_of(id));
+        client third(port_of(id));
+        check("source cap", third.ends(server_) && server_.stats().open == 2);
+        first.close();
+        second.close();
+        check("a listener is removed", turns_until_empty(server_) && server_.remove_listener(id) &&
+                                           gate_.inside == 0 && gate_.bytes_out != 0);
+    }
+    void controlled() noexcept {
+        server_.close_door();
+        server_.run_once(1);
+        server_.open_door();
+        server_.control(netio::control_state::lockdown);
+        server_.run_once(1);
+        client locked_out(port_of(plain_));
+        check("lockdown", locked_out.ends(server_));
+        server_.control(netio::control_state::shed, 1);
+        server_.run_once(1);
+        client shed(port_of(plain_));
+        check("shedding", shed.ends(server_));
+        server_.control(netio::control_state::normal);
+        server_.run_once(1);
+        static char page[netio::server_stats::prometheus_bytes_max];
+        check("a page for Prometheus", server_.stats().write_prometheus(page) != 0);
     }
     void behind_a_proxy() noexcept {
         using namespace std::string_view_literals;
@@ -268,7 +353,8 @@ private:
     }
 
     service handler_{};
-    netio::server<service, Backend> server_{memory<Backend>, handler_};
+    gate gate_{};
+    netio::server<service, Backend, gate> server_{memory<Backend>, handler_, gate_};
     netio::listener_id plain_{};
     netio::listener_id capped_{};
     netio::listener_id behind_{};
