@@ -16832,7 +16832,8 @@ private:
 /// * `verdict admit(const connection&)`: a client was accepted, a socket is adopted, or a
 ///   connection is about to be dialled (`origin()` says which). Before any byte is read.
 /// * `verdict readmit(const connection&)`: PROXY has named the client of an admitted connection;
-///   `source()` is the client's now. Without it: `admit` again.
+///   `source()` is the client's now. Without it `admit` is asked again, so one that counts in
+///   there has to have it: `closed` comes once.
 /// * `egress check(const connection&, const write_facts&)`: before each send. What it allowed is on
 ///   its way, also where the kernel has no room yet: to stop that, too, kill the connection.
 ///   Without it nothing is asked.

@@ -29,6 +29,9 @@ struct gate {
                : c.listener() == listener_answered ? netio::verdict::refuse(2, "not you")
                                                    : entered(1);
     }
+    netio::verdict readmit(const netio::connection&) noexcept {
+        return netio::verdict::allow(1, inside);
+    }
     netio::egress check(const netio::connection& c, const netio::write_facts& facts) noexcept {
         bytes_out += facts.byte_count;
         return c.listener() == listener_denied ? netio::egress::deny(3, "no more")
