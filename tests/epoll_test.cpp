@@ -1,6 +1,7 @@
 // What only the epoll backend can show: its system calls counted and failed one by one, the edges
 // it relies on, stale events, running out of descriptors, wake-ups.
 #include "netio.hpp"
+#include "tests/client_socket.hpp"
 #include "tests/readiness.hpp"
 
 #include <doctest/doctest.h>
@@ -467,6 +468,112 @@ TEST_CASE("epoll wake ends a wait of another thread with one write") {
     rig.wait(0);
     CHECK(rig.wait(3'000'000) == 0);  // nothing spins although the counter is never read
     rig.seen.clear();
+}
+
+TEST_CASE("epoll enters the kernel for no post, close or kill of a worker that is awake") {
+    struct killer {
+        netio::server<killer, netio::basic_epoll<epoll_sys>>* of = nullptr;
+        std::uint64_t id = 0;
+        int writes = -1;
+        std::size_t on_data(netio::connection& c, netio::bytes in) noexcept {
+            const int before = epoll_sys::of(epoll_call::write_wake);
+            for (std::uint64_t word = 0; word < 10; ++word) {
+                of->post(c.id(), word);
+            }
+            of->close(c.id(), 60'000);
+            of->kill(c.id(), 1);
+            writes = epoll_sys::of(epoll_call::write_wake) - before;
+            return in.size();
+        }
+        void on_open(netio::connection& c) noexcept { id = c.id().bits; }
+    };
+    constexpr netio::limits sizes{.connections_max = 4};
+    using kernel = netio::basic_epoll<epoll_sys>;
+    static netio::storage<sizes, kernel> memory;
+    killer handler;
+    netio::server<killer, kernel> server(memory, handler);
+    handler.of = &server;
+    REQUIRE(server.listen({.address = "127.0.0.1"}) == netio::error::none);
+    netio_test::client_socket first(server.local());
+    for (int turn = 0; turn < 100 && handler.id == 0; ++turn) {
+        server.run_once(1);
+    }
+    first.send("x");
+    for (int turn = 0; turn < 100 && handler.writes < 0; ++turn) {
+        server.run_once(1);
+    }
+    CHECK(handler.writes == 0);
+    CHECK(server.stats().counts.posts_stale == 10);  // the kill came first
+    server.stop();
+    while (server.run_once(1)) {
+    }
+}
+
+namespace {
+
+struct epoll_signalled {
+    using server_type = netio::server<epoll_signalled, netio::epoll>;
+    static inline server_type* of = nullptr;
+    int raises = 0;
+    std::size_t on_data(netio::connection& c, netio::bytes in) noexcept {
+        if (raises != 0) {
+            ::raise(raises);
+        }
+        return c.write(in);
+    }
+    static void shut(int) noexcept { of->close_door(); }
+    static void drain(int) noexcept { of->drain(60'000); }
+    static void stop(int) noexcept { of->stop(); }
+};
+
+}  // namespace
+
+TEST_CASE("epoll: signal handlers shut the door, drain and stop, in turns and sleeps [threads]") {
+    constexpr netio::limits sizes{.connections_max = 4};
+    for (const bool in_a_turn : {true, false}) {
+        for (const int what : {SIGUSR1, SIGUSR2, SIGHUP}) {
+            CAPTURE(in_a_turn);
+            CAPTURE(what);
+            auto box = std::make_unique<netio::storage<sizes, netio::epoll>>();
+            epoll_signalled handler;
+            epoll_signalled::server_type server(*box, handler);
+            epoll_signalled::of = &server;
+            struct sigaction act = {};
+            act.sa_handler = what == SIGUSR1   ? epoll_signalled::shut
+                             : what == SIGUSR2 ? epoll_signalled::drain
+                                               : epoll_signalled::stop;
+            struct sigaction before = {};
+            ::sigaction(what, &act, &before);
+            REQUIRE(server.listen({.address = "127.0.0.1"}) == netio::error::none);
+            const pthread_t worker = ::pthread_self();
+            handler.raises = in_a_turn ? what : 0;
+            std::thread client([&, at = server.local()] {
+                netio_test::client_socket peer(at);
+                peer.send("x");
+                const auto until = [&](auto done) {
+                    for (int tries = 0; tries < 20'000 && !done(); ++tries) {
+                        netio_test::client_os::wait_readable(peer.handle(), 1);
+                    }
+                    return done();
+                };
+                CHECK(until([&] { return peer.arrived() == "x" || peer.over(); }));
+                if (!in_a_turn) {
+                    ::pthread_kill(worker, what);
+                }
+                if (what == SIGUSR1) {
+                    CHECK(until([&] { return !server.door_is_open(); }));
+                    server.stop();
+                }
+                CHECK(until([&] { return peer.over(); }));
+                CHECK(peer.was_reset() == (what != SIGUSR2));
+            });
+            CHECK(server.run() == netio::error::none);
+            client.join();
+            ::sigaction(what, &before, nullptr);
+            CHECK(server.control() == (what == SIGUSR2 ? netio::control_state::draining
+                                                       : netio::control_state::stopping));
+        }
+    }
 }
 
 TEST_CASE("epoll loses no wake-up of a million posts of four threads [threads]") {

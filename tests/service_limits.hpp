@@ -217,8 +217,8 @@ struct service_limits_of {
         CHECK_FALSE(w.server().close(id, 1));
     }
 
-    /// In a callback the worker is awake: nothing has to be written to wake it.
-    static void wakes_of_an_awake_worker() {
+    /// By calls that are made for other threads. What they cost is counted in tests/epoll_test.cpp.
+    static void kill_from_a_callback() {
         world w;
         netio::connection_id id{};
         w.handler.data = [&](netio::connection& c, netio::bytes in) {
