@@ -16567,6 +16567,7 @@ enum class server_event_kind : std::uint8_t {
     drain_started,
     drain_finished,
     egress_denied,        // the gate held back what was queued; reason
+    coalesced,            // `count` more of kind `of` than were told; reason is the last one's
     count_
 };
 
@@ -16575,7 +16576,7 @@ constexpr const char* name(server_event_kind kind) noexcept {
     constexpr const char* names[] = {"accepted",      "refused",       "opened",
                                      "connect_failed", "closed",       "accept_failed",
                                      "descriptor_pressure", "drain_started", "drain_finished",
-                                     "egress_denied"};
+                                     "egress_denied", "coalesced"};
     static_assert(sizeof(names) / sizeof(names[0]) ==
                   static_cast<std::size_t>(server_event_kind::count_));
     const auto index = static_cast<std::size_t>(kind);
@@ -16595,7 +16596,33 @@ struct server_event {
     std::uint64_t bytes_in = 0;
     std::uint64_t bytes_out = 0;
     std::uint64_t lifetime_ms = 0;
+    std::uint64_t count = 1;                                  // of coalesced: how many
+    server_event_kind of = server_event_kind::accepted;       // of coalesced: of what
 };
+
+/// So many refusals, failed accepts or rests for want of descriptors are told of each in a second;
+/// what comes beyond is counted and told once, as `coalesced`, when that second is over. All other
+/// kinds are told one by one: each has a connection that holds a slot.
+inline constexpr std::uint32_t burst_events_max = 16;
+inline constexpr std::uint32_t burst_ms = 1'000;
+
+namespace detail {
+
+inline constexpr server_event_kind burst_kinds[] = {server_event_kind::refused,
+                                                    server_event_kind::accept_failed,
+                                                    server_event_kind::descriptor_pressure};
+inline constexpr std::size_t burst_kind_count = sizeof(burst_kinds) / sizeof(burst_kinds[0]);
+
+/// Its place among them, or burst_kind_count.
+constexpr std::size_t burst_of(server_event_kind kind) noexcept {
+    std::size_t at = 0;
+    while (at != burst_kind_count && burst_kinds[at] != kind) {
+        ++at;
+    }
+    return at;
+}
+
+}  // namespace detail
 
 /// The observer that is not there: nothing is built for it. An observer of one's own has
 /// `void on_event(const server_event&) noexcept`, called on the worker's thread; it must be quick.
@@ -16945,6 +16972,16 @@ struct listener_watch {
     std::uint64_t resume_ms;
 };
 
+/// One second of events of a kind that is told as some and a count.
+struct event_burst {
+    std::uint64_t over_ms;  // the tick at which it is over
+    std::uint64_t held;
+    std::uint32_t told;
+    std::uint32_t listener;  // of the last one held
+    close_reason reason;
+};
+inline constexpr std::size_t burst_kinds_max = 3;
+
 /// Everything one worker has. Lives in the caller's memory from the server's birth to its end.
 template <class Backend>
 struct worker_state {
@@ -16973,6 +17010,8 @@ struct worker_state {
     std::uint32_t drain_seen;         // the drain that was begun with, as in shared_state
     detail::atomic<std::uint32_t> is_open;
     detail::atomic<std::uint32_t> is_over;  // the stop or drain is complete: no more posts
+    event_burst bursts[burst_kinds_max];
+    std::uint64_t bursts_due_ms;      // the earliest end of one that holds something back
     std::uint64_t drain_begun_ms;
     std::uint64_t drain_took_ms;
     std::uint64_t closed_before_drain;
@@ -17134,6 +17173,7 @@ worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uin
     w->backend_memory = {at + place.backend_private,
                          Backend::bytes_needed(backend_limits::of(sizes))};
     w->next_resume_ms = wheel::never;
+    w->bursts_due_ms = wheel::never;
     return w;
 }
 
@@ -17371,6 +17411,7 @@ class reactor {
     static_assert(backend<Backend>, "netio: the backend does not meet the contract");
     static_assert(detail::check_handler<Handler>());
     static_assert(detail::check_gate<Gate>());
+    static_assert(detail::burst_kind_count == detail::burst_kinds_max);
     static constexpr bool gated = !std::is_same_v<Gate, allow_all>;
     using state = detail::worker_state<Backend>;
     using flags = connection::flag;
@@ -17487,6 +17528,7 @@ private:
             sooner(w_.timer_wheel.next_due());
         }
         sooner(w_.next_resume_ms);
+        sooner(w_.bursts_due_ms);
         if (w_.draining && !w_.drain_late) {
             sooner(w_.drain_due_ms);
         }
@@ -17580,6 +17622,7 @@ public:
             dispatch(count);
             settle_touched();
         }
+        release_bursts(true);
     }
 
 private:
@@ -17756,7 +17799,8 @@ private:
 
     void expire() noexcept {
         if (core_.wheel_of_connections.quiet_at(core_.now_ms) &&
-            w_.timer_wheel.count() == 0 && core_.now_ms < w_.next_resume_ms) {
+            w_.timer_wheel.count() == 0 && core_.now_ms < w_.next_resume_ms &&
+            core_.now_ms < w_.bursts_due_ms) {
             return;  // no tick has passed since the last look
         }
         core_.wheel_of_connections.expire(
@@ -17789,6 +17833,7 @@ private:
                                   });
         }
         resume_listeners();
+        release_bursts(false);
     }
 
     void free_timer(std::uint32_t index) noexcept {
@@ -19085,6 +19130,7 @@ private:
     void finish_worker() noexcept {
         w_.is_over.store(1);
         core_.shut = 1;
+        release_bursts(true);
         drop_posts();
         drop_timers();
         if (w_.draining) {
@@ -19441,10 +19487,60 @@ private:
 
     void tell(server_event& told) noexcept {
         if constexpr (!std::is_same_v<Events, no_events>) {
-            told.worker = core_.worker_index;
-            events_->on_event(told);
+            if (!holds_back(told)) {
+                told.worker = core_.worker_index;
+                events_->on_event(told);
+            }
         } else {
             static_cast<void>(told);
+        }
+    }
+    /// One more of a kind of which enough were told in this second?
+    bool holds_back(const server_event& told) noexcept {
+        const std::size_t at = detail::burst_of(told.kind);
+        if (at == detail::burst_kind_count) {
+            return false;
+        }
+        detail::event_burst& burst = w_.bursts[at];
+        if (core_.now_ms >= burst.over_ms) {
+            release_burst(at);
+            burst.over_ms = core_.now_ms + burst_ms;
+        }
+        if (burst.told < burst_events_max) {
+            ++burst.told;
+            return false;
+        }
+        ++burst.held;
+        burst.reason = told.reason;
+        burst.listener = told.listener;
+        w_.bursts_due_ms = burst.over_ms < w_.bursts_due_ms ? burst.over_ms : w_.bursts_due_ms;
+        return true;
+    }
+    void release_burst(std::size_t at) noexcept {
+        const detail::event_burst burst = w_.bursts[at];
+        w_.bursts[at] = {};
+        if (burst.held != 0) {
+            server_event told;
+            told.kind = server_event_kind::coalesced;
+            told.of = detail::burst_kinds[at];
+            told.count = burst.held;
+            told.reason = burst.reason;
+            told.listener = burst.listener;
+            tell(told);
+        }
+    }
+    void release_bursts(bool all) noexcept {
+        if (!all && core_.now_ms < w_.bursts_due_ms) {
+            return;
+        }
+        w_.bursts_due_ms = wheel::never;
+        for (std::size_t at = 0; at < detail::burst_kind_count; ++at) {
+            const detail::event_burst& burst = w_.bursts[at];
+            if (all || core_.now_ms >= burst.over_ms) {
+                release_burst(at);
+            } else if (burst.held != 0 && burst.over_ms < w_.bursts_due_ms) {
+                w_.bursts_due_ms = burst.over_ms;
+            }
         }
     }
     void tell(server_event_kind what) noexcept {

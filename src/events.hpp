@@ -17,6 +17,7 @@ enum class server_event_kind : std::uint8_t {
     drain_started,
     drain_finished,
     egress_denied,        // the gate held back what was queued; reason
+    coalesced,            // `count` more of kind `of` than were told; reason is the last one's
     count_
 };
 
@@ -25,7 +26,7 @@ constexpr const char* name(server_event_kind kind) noexcept {
     constexpr const char* names[] = {"accepted",      "refused",       "opened",
                                      "connect_failed", "closed",       "accept_failed",
                                      "descriptor_pressure", "drain_started", "drain_finished",
-                                     "egress_denied"};
+                                     "egress_denied", "coalesced"};
     static_assert(sizeof(names) / sizeof(names[0]) ==
                   static_cast<std::size_t>(server_event_kind::count_));
     const auto index = static_cast<std::size_t>(kind);
@@ -45,7 +46,33 @@ struct server_event {
     std::uint64_t bytes_in = 0;
     std::uint64_t bytes_out = 0;
     std::uint64_t lifetime_ms = 0;
+    std::uint64_t count = 1;                                  // of coalesced: how many
+    server_event_kind of = server_event_kind::accepted;       // of coalesced: of what
 };
+
+/// So many refusals, failed accepts or rests for want of descriptors are told of each in a second;
+/// what comes beyond is counted and told once, as `coalesced`, when that second is over. All other
+/// kinds are told one by one: each has a connection that holds a slot.
+inline constexpr std::uint32_t burst_events_max = 16;
+inline constexpr std::uint32_t burst_ms = 1'000;
+
+namespace detail {
+
+inline constexpr server_event_kind burst_kinds[] = {server_event_kind::refused,
+                                                    server_event_kind::accept_failed,
+                                                    server_event_kind::descriptor_pressure};
+inline constexpr std::size_t burst_kind_count = sizeof(burst_kinds) / sizeof(burst_kinds[0]);
+
+/// Its place among them, or burst_kind_count.
+constexpr std::size_t burst_of(server_event_kind kind) noexcept {
+    std::size_t at = 0;
+    while (at != burst_kind_count && burst_kinds[at] != kind) {
+        ++at;
+    }
+    return at;
+}
+
+}  // namespace detail
 
 /// The observer that is not there: nothing is built for it. An observer of one's own has
 /// `void on_event(const server_event&) noexcept`, called on the worker's thread; it must be quick.

@@ -38,6 +38,7 @@ class reactor {
     static_assert(backend<Backend>, "netio: the backend does not meet the contract");
     static_assert(detail::check_handler<Handler>());
     static_assert(detail::check_gate<Gate>());
+    static_assert(detail::burst_kind_count == detail::burst_kinds_max);
     static constexpr bool gated = !std::is_same_v<Gate, allow_all>;
     using state = detail::worker_state<Backend>;
     using flags = connection::flag;
@@ -154,6 +155,7 @@ private:
             sooner(w_.timer_wheel.next_due());
         }
         sooner(w_.next_resume_ms);
+        sooner(w_.bursts_due_ms);
         if (w_.draining && !w_.drain_late) {
             sooner(w_.drain_due_ms);
         }
@@ -247,6 +249,7 @@ public:
             dispatch(count);
             settle_touched();
         }
+        release_bursts(true);
     }
 
 private:
@@ -423,7 +426,8 @@ private:
 
     void expire() noexcept {
         if (core_.wheel_of_connections.quiet_at(core_.now_ms) &&
-            w_.timer_wheel.count() == 0 && core_.now_ms < w_.next_resume_ms) {
+            w_.timer_wheel.count() == 0 && core_.now_ms < w_.next_resume_ms &&
+            core_.now_ms < w_.bursts_due_ms) {
             return;  // no tick has passed since the last look
         }
         core_.wheel_of_connections.expire(
@@ -456,6 +460,7 @@ private:
                                   });
         }
         resume_listeners();
+        release_bursts(false);
     }
 
     void free_timer(std::uint32_t index) noexcept {
@@ -1752,6 +1757,7 @@ private:
     void finish_worker() noexcept {
         w_.is_over.store(1);
         core_.shut = 1;
+        release_bursts(true);
         drop_posts();
         drop_timers();
         if (w_.draining) {
@@ -2108,10 +2114,60 @@ private:
 
     void tell(server_event& told) noexcept {
         if constexpr (!std::is_same_v<Events, no_events>) {
-            told.worker = core_.worker_index;
-            events_->on_event(told);
+            if (!holds_back(told)) {
+                told.worker = core_.worker_index;
+                events_->on_event(told);
+            }
         } else {
             static_cast<void>(told);
+        }
+    }
+    /// One more of a kind of which enough were told in this second?
+    bool holds_back(const server_event& told) noexcept {
+        const std::size_t at = detail::burst_of(told.kind);
+        if (at == detail::burst_kind_count) {
+            return false;
+        }
+        detail::event_burst& burst = w_.bursts[at];
+        if (core_.now_ms >= burst.over_ms) {
+            release_burst(at);
+            burst.over_ms = core_.now_ms + burst_ms;
+        }
+        if (burst.told < burst_events_max) {
+            ++burst.told;
+            return false;
+        }
+        ++burst.held;
+        burst.reason = told.reason;
+        burst.listener = told.listener;
+        w_.bursts_due_ms = burst.over_ms < w_.bursts_due_ms ? burst.over_ms : w_.bursts_due_ms;
+        return true;
+    }
+    void release_burst(std::size_t at) noexcept {
+        const detail::event_burst burst = w_.bursts[at];
+        w_.bursts[at] = {};
+        if (burst.held != 0) {
+            server_event told;
+            told.kind = server_event_kind::coalesced;
+            told.of = detail::burst_kinds[at];
+            told.count = burst.held;
+            told.reason = burst.reason;
+            told.listener = burst.listener;
+            tell(told);
+        }
+    }
+    void release_bursts(bool all) noexcept {
+        if (!all && core_.now_ms < w_.bursts_due_ms) {
+            return;
+        }
+        w_.bursts_due_ms = wheel::never;
+        for (std::size_t at = 0; at < detail::burst_kind_count; ++at) {
+            const detail::event_burst& burst = w_.bursts[at];
+            if (all || core_.now_ms >= burst.over_ms) {
+                release_burst(at);
+            } else if (burst.held != 0 && burst.over_ms < w_.bursts_due_ms) {
+                w_.bursts_due_ms = burst.over_ms;
+            }
         }
     }
     void tell(server_event_kind what) noexcept {

@@ -34,6 +34,16 @@ struct listener_watch {
     std::uint64_t resume_ms;
 };
 
+/// One second of events of a kind that is told as some and a count.
+struct event_burst {
+    std::uint64_t over_ms;  // the tick at which it is over
+    std::uint64_t held;
+    std::uint32_t told;
+    std::uint32_t listener;  // of the last one held
+    close_reason reason;
+};
+inline constexpr std::size_t burst_kinds_max = 3;
+
 /// Everything one worker has. Lives in the caller's memory from the server's birth to its end.
 template <class Backend>
 struct worker_state {
@@ -62,6 +72,8 @@ struct worker_state {
     std::uint32_t drain_seen;         // the drain that was begun with, as in shared_state
     detail::atomic<std::uint32_t> is_open;
     detail::atomic<std::uint32_t> is_over;  // the stop or drain is complete: no more posts
+    event_burst bursts[burst_kinds_max];
+    std::uint64_t bursts_due_ms;      // the earliest end of one that holds something back
     std::uint64_t drain_begun_ms;
     std::uint64_t drain_took_ms;
     std::uint64_t closed_before_drain;
@@ -223,6 +235,7 @@ worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uin
     w->backend_memory = {at + place.backend_private,
                          Backend::bytes_needed(backend_limits::of(sizes))};
     w->next_resume_ms = wheel::never;
+    w->bursts_due_ms = wheel::never;
     return w;
 }
 

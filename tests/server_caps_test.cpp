@@ -436,3 +436,43 @@ TEST_CASE("pressure: a connection sees how scarce it is") {
     w.pump();
     CHECK(seen == std::vector<std::uint32_t>{10, 20, 50});  // four of eight buffers
 }
+
+// ---- events
+
+TEST_CASE("events: a flood of refusals is told as some and a count, everything else one by one") {
+    on_both_kernels([](bool proactor) {
+        caps_world w(proactor);
+        w.listen({.connections_max = 1});
+        w.connect();  // and stays
+        const auto flood = [&](int count) {
+            for (int each = 0; each < count; ++each) {
+                w.connect().close();
+            }
+        };
+        using what = netio::server_event_kind;
+        flood(100);
+        CHECK(w.server->stats().counts.refused == 100);
+        CHECK(w.events.count(what::refused) == netio::burst_events_max);
+        CHECK(w.events.count(what::coalesced) == 0);
+        w.pass(1100);  // told without another event
+        REQUIRE(w.events.count(what::coalesced) == 1);
+        const netio::server_event told = w.events.all.back();
+        CHECK(told.of == what::refused);
+        CHECK(told.count == 100 - netio::burst_events_max);
+        CHECK(told.reason.cause() == refusal_cause::listener_cap);
+        CHECK(told.listener == 0);
+        w.pass(5000);
+        CHECK(w.events.count(what::coalesced) == 1);  // and never again
+        flood(netio::burst_events_max);
+        w.pass(1100);
+        CHECK(w.events.count(what::coalesced) == 1);  // that many need no summary
+        flood(50);
+        w.server->stop();  // what is held back is told at the end at the latest
+        w.pump();
+        std::uint64_t sum = w.events.count(what::refused);
+        for (const netio::server_event& each : w.events.all) {
+            sum += each.kind == what::coalesced ? each.count : 0;
+        }
+        CHECK(sum == 100 + 50 + netio::burst_events_max);
+    });
+}
