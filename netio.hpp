@@ -9,6 +9,7 @@
 //   floor 2 · src/bytes.hpp · views of bytes, wire integers, wiping
 //   floor 2 · src/endpoint.hpp · addresses with ports and networks, their text form, without the OS
 //   floor 2 · src/limits.hpp · how much of everything: the sizes a storage is built from
+//   floor 2 · src/local.hpp · local sockets: who is at the other end, and whose file the name is
 //   floor 1 · platform/atomic.hpp · words that threads and signal handlers share
 //   floor 2 · src/crc32c.hpp · the Castagnoli checksum (RFC 9260 appendix A), by instruction or table
 //   floor 2 · src/stats.hpp · what every pool tells of itself
@@ -25,6 +26,7 @@
 //   floor 4 · src/output_queue.hpp · what a connection has still to send, in eight words
 //   floor 5 · src/connection.hpp · one connection: its 848 bytes, and what a handler may do with it
 //   floor 5 · src/datagram.hpp · UDP sockets as a handler sees them
+//   floor 4 · platform/socket_file.hpp · the files of unix sockets: their mode, stale ones, the removal
 //   floor 5 · platform/socket_posix.hpp · sockets of POSIX systems: errors, addresses, options, making them
 //   floor 5 · platform/waiting.hpp · what the wait of each backend needs: events, blocks in lines, sleep, wake
 //   floor 6 · platform/epoll.hpp · the Linux backend over epoll: registered once, edge-triggered
@@ -526,6 +528,7 @@ enum class refusal_cause : std::uint8_t {
     door_closed,
     shed,
     lockdown,
+    peer_uid,
     count_
 };
 
@@ -549,7 +552,8 @@ constexpr const char* name(close_kind kind) noexcept {
 constexpr const char* name(refusal_cause cause) noexcept {
     constexpr const char* names[] = {"global_cap", "listener_cap", "source_cap",
                                      "lane_reserve", "gate",       "busy",
-                                     "door_closed", "shed",        "lockdown"};
+                                     "door_closed", "shed",        "lockdown",
+                                     "peer_uid"};
     static_assert(sizeof(names) / sizeof(names[0]) ==
                   static_cast<std::size_t>(refusal_cause::count_));
     const auto index = static_cast<std::size_t>(cause);
@@ -1495,6 +1499,45 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
     }
     return nullptr;
 }
+
+NETIO_END
+
+// ==== src/local.hpp ===============================================================================
+// floor 2 · local sockets: who is at the other end, and whose file the name is
+
+NETIO_BEGIN
+
+/// No user and no group has this number: POSIX keeps it for "none" (chown(2)).
+inline constexpr std::uint32_t no_user = 0xFFFFFFFF;
+
+/// The longest mode a file of a local socket can have; see `listen_options::unix_mode`.
+inline constexpr std::uint32_t unix_mode_most = 0777;
+inline constexpr std::uint32_t unix_mode_default = 0600;
+
+/// Who is at the other end of a unix socket, as it was when it connected, or called listen
+/// (unix(7), SO_PEERCRED; getpeereid(3)). Each is told or not: systems differ.
+struct peer_credentials {
+    std::uint32_t process_id = 0;     ///< 0: not told, or of another process namespace
+    std::uint32_t user_id = no_user;  ///< effective; no_user: not told
+    std::uint32_t group_id = no_user;
+
+    constexpr bool has_process() const noexcept { return process_id != 0; }
+    constexpr bool has_user() const noexcept { return user_id != no_user; }
+    constexpr bool has_group() const noexcept { return group_id != no_user; }
+    constexpr bool operator==(const peer_credentials&) const noexcept = default;
+};
+
+/// The file that a bind made, so that no other one is taken for it. All-zero: no file of ours.
+/// While the socket is open the system gives its inode to no other file.
+struct socket_file {
+    std::uint64_t device = 0;
+    std::uint64_t inode = 0;
+    std::uint32_t process_id = 0;  ///< who made it: a forked child does not remove it
+    std::uint32_t unused = 0;
+
+    constexpr explicit operator bool() const noexcept { return inode != 0; }
+    constexpr bool operator==(const socket_file&) const noexcept = default;
+};
 
 NETIO_END
 
@@ -5423,12 +5466,25 @@ struct listen_options {
     /// 0: the system picks one; read it back with `server::local`.
     std::uint16_t port = 0;
     /// A stream socket in the file system instead; a leading '@' is Linux's abstract namespace. The
-    /// file stays when the server ends: the next start wants it removed first.
+    /// file is removed when the listener closes, if it is still the one that was made then (not on
+    /// Windows, where the next start wants it removed first).
     /// On Windows a path that begins with `\\.\pipe\` is a named pipe.
     std::string_view unix_path{};
     /// Who may open a named pipe, as a security descriptor string (SDDL). Empty: the owner alone,
     /// whoever runs this process. Refused for anything but a named pipe.
     std::string_view pipe_access{};
+    /// Who may connect by the file of `unix_path` (write permission), whatever the umask says; at
+    /// most 0777. Set before anybody can connect. Another than this is refused where there is no
+    /// file with a mode: on Windows, without a path, for abstract names.
+    std::uint32_t unix_mode = unix_mode_default;
+    /// A file left behind by a process that is gone is replaced: only a socket that refuses a
+    /// connect, for nobody listens on it. Otherwise it stays and the answer is `address_in_use`.
+    /// `listen` waits up to a second for another one that starts in the same folder.
+    bool unix_stale_removal = true;
+    /// The only user whose processes may connect to `unix_path`, by the effective number that the
+    /// system tells of the peer; others are refused before a byte is read, by
+    /// `refusal_cause::peer_uid`, also where the system can't tell. no_user: anyone.
+    std::uint32_t unix_required_uid = no_user;
     /// An IPv6 listener that takes IPv4 too. Always set explicitly, so it is the same everywhere.
     bool dual_stack = false;
     /// Connections the kernel holds for us; 0: the system's maximum.
@@ -5589,6 +5645,7 @@ struct os_status {
 struct os_handle {
     socket_handle handle = no_handle;
     os_status status{};
+    socket_file file{};  // of a listening unix socket: what its bind made
     constexpr explicit operator bool() const noexcept { return status.why == error::none; }
 };
 
@@ -5717,6 +5774,22 @@ concept backend_waits_for_batches = requires(B b, std::uint32_t batch_us) {
 template <class B>
 concept backend_bounds_accepts = requires(B b, std::uint32_t most) {
     { b.bound_accepts(most) } noexcept;
+};
+
+/// Where the system tells who connected to a unix socket, a backend may offer
+/// `peer_credentials_of(handle)`: of an open, connected stream; any thread. Without it no listener
+/// can have `unix_required_uid`.
+template <class B>
+concept backend_knows_peers = requires(socket_handle handle) {
+    { B::peer_credentials_of(handle) } noexcept -> std::same_as<peer_credentials>;
+};
+
+/// Where unix sockets have files with a mode, `listen` sets it before anybody can connect, tells
+/// the file in its answer, and the backend offers `remove_file_of(handle, file)`: called once,
+/// before the listener is closed for good. It removes the file only if that is still the one.
+template <class B>
+concept backend_keeps_files = requires(socket_handle handle, const socket_file& file) {
+    { B::remove_file_of(handle, file) } noexcept;
 };
 
 NETIO_END
@@ -6029,11 +6102,13 @@ static_assert(sizeof(opened_facts) <= 64);
 /// What a listener decided for its connections; shared by all workers, written once.
 struct listener_entry {
     socket_handle handle;
+    socket_file file;                            // removed with it, if it is one of ours
     detail::atomic<std::uint32_t> open_count;
     detail::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
     detail::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
     std::uint32_t connections_max;
     std::uint32_t worker;  // the only one that accepts, or every_worker
+    std::uint32_t required_uid;
     std::uint32_t header_max;
     std::uint32_t trusted_first;
     std::uint32_t trusted_count;
@@ -6090,6 +6165,7 @@ struct worker_calls {
     result<endpoint> (*local_of)(socket_handle) noexcept;
     error (*admit)(worker_core&, connection&) noexcept;  // nullptr without a gate
     void (*parted)(worker_core&, connection&) noexcept;  // and tells it of the end
+    peer_credentials (*credentials_of)(socket_handle) noexcept;
 };
 
 /// Exact counts of one worker since it opened.
@@ -6227,6 +6303,11 @@ public:
     /// The process that connected to a unix socket or named pipe, as it was when it connected; 0
     /// where the system does not tell it, for other peers, and once PROXY named the client.
     std::uint32_t peer_process_id() const noexcept;
+    /// The process, user and group at the other end of a unix socket, each if the system tells it:
+    /// Linux all three, macOS all three, other BSDs user and group. Nothing for other sockets and
+    /// once the connection is closing. Of the peer itself, also where PROXY named the client. A
+    /// system call each time.
+    netio::peer_credentials peer_credentials() const noexcept;
     /// The listener's index, or 255 for a connection without one.
     std::uint32_t listener() const noexcept { return listener_; }
     netio::origin origin() const noexcept { return static_cast<netio::origin>(origin_); }
@@ -7039,6 +7120,9 @@ inline endpoint connection::local() const noexcept {
 inline std::uint32_t connection::peer_process_id() const noexcept {
     return source().family == address_family::unix_path ? source().scope_id : 0;
 }
+inline netio::peer_credentials connection::peer_credentials() const noexcept {
+    return handle_ == no_handle ? netio::peer_credentials{} : core().calls->credentials_of(handle_);
+}
 inline std::uint32_t connection::worker() const noexcept { return core().worker_index; }
 inline std::uint32_t connection::pressure() const noexcept { return core().pressure(); }
 inline bool connection::proxied() const noexcept { return has(is_proxied); }
@@ -7334,6 +7418,202 @@ private:
 
 NETIO_END
 
+// ==== platform/socket_file.hpp ====================================================================
+// floor 4 · the files of unix sockets: their mode, stale ones, the removal
+
+#if NETIO_HAS_POSIX
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+NETIO_BEGIN
+
+/// The system calls on names of local sockets: what the system returned, the reason in errno.
+struct socket_file_sys {
+    static int look_at(const char* path, struct stat& out) noexcept { return ::lstat(path, &out); }
+    static int set_mode_of_socket(int of, mode_t mode) noexcept { return ::fchmod(of, mode); }
+    /// Never that of what a symbolic link leads to.
+    static int set_mode(const char* path, mode_t mode) noexcept {
+        return ::fchmodat(AT_FDCWD, path, mode, AT_SYMLINK_NOFOLLOW);
+    }
+    static int remove(const char* path) noexcept { return ::unlink(path); }
+    static int open_folder(const char* path) noexcept {
+        return ::open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    }
+    static int lock(int folder) noexcept { return ::flock(folder, LOCK_EX | LOCK_NB); }
+    static void pause_ms(int ms) noexcept { ::poll(nullptr, 0, ms); }
+    static int process_id() noexcept { return ::getpid(); }
+};
+
+namespace detail {
+
+/// How long a start waits for others that make or replace a socket in the same folder. They hold
+/// the lock for a few calls that do not block.
+inline constexpr int folder_lock_ms = 1000;
+
+/// Keeps other starts from looking at, removing and making sockets in the folder of `path`
+/// meanwhile: a lock on the folder itself, so that no lock file is left behind and nothing has to
+/// be held while the socket lives. The system lets go of it when a process dies.
+template <class Sys>
+class folder_lock {
+public:
+    explicit folder_lock(const char* path) noexcept {
+        char folder[sizeof(sockaddr_un::sun_path) + 1];
+        std::size_t count = std::strlen(path);
+        while (count != 0 && path[count - 1] != '/') {
+            --count;
+        }
+        NETIO_ASSERT(count < sizeof(folder));
+        std::memcpy(folder, path, count);
+        if (count == 0) {
+            folder[count++] = '.';
+        }
+        folder[count] = '\0';
+        folder_ = Sys::open_folder(folder);
+        for (int waited = 0; folder_ >= 0; ++waited) {
+            if (Sys::lock(folder_) == 0) {
+                held_ = true;
+                return;
+            }
+            if (errno != EWOULDBLOCK && errno != EINTR) {
+                return;  // there are file systems without such locks
+            }
+            if (waited == folder_lock_ms) {
+                busy_ = true;
+                return;
+            }
+            Sys::pause_ms(1);
+        }
+    }
+    folder_lock(const folder_lock&) = delete;
+    folder_lock& operator=(const folder_lock&) = delete;
+    ~folder_lock() {
+        if (folder_ >= 0) {
+            Sys::close(folder_);
+        }
+    }
+    bool held() const noexcept { return held_; }
+    /// Somebody else did not let go of it.
+    bool busy() const noexcept { return busy_; }
+
+private:
+    int folder_ = -1;
+    bool held_ = false;
+    bool busy_ = false;
+};
+
+inline bool same_file(const struct stat& one, const struct stat& other) noexcept {
+    return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+inline bool is_file(const struct stat& found, const socket_file& wanted) noexcept {
+    return S_ISSOCK(found.st_mode) && static_cast<std::uint64_t>(found.st_dev) == wanted.device &&
+           static_cast<std::uint64_t>(found.st_ino) == wanted.inode;
+}
+
+/// Does nobody listen there? Refused is the only answer that says so; whoever does listen sees a
+/// client that goes at once.
+template <class Sys>
+bool is_stale(const sockaddr* where, socklen_t size) noexcept {
+    const int probe = Sys::open_socket(AF_UNIX, SOCK_STREAM);
+    if (probe < 0) {
+        return false;
+    }
+    const bool refused = Sys::connect(probe, where, size) != 0 && errno == ECONNREFUSED;
+    Sys::close(probe);
+    return refused;
+}
+
+/// Removes the socket that is in the way if nobody listens on it: 0, or why it stays. With the
+/// folder locked.
+template <class Sys>
+int remove_stale(const char* path, const sockaddr* where, socklen_t size) noexcept {
+    struct stat found {};
+    if (Sys::look_at(path, found) != 0) {
+        return errno == ENOENT ? 0 : errno;  // it went by itself
+    }
+    struct stat still {};
+    if (!S_ISSOCK(found.st_mode) || !is_stale<Sys>(where, size) ||
+        Sys::look_at(path, still) != 0 || !same_file(found, still)) {
+        return EADDRINUSE;
+    }
+    return Sys::remove(path) == 0 || errno == ENOENT ? 0 : errno;
+}
+
+/// Binds with a file of that mode, replacing a stale one where `replaces` says so: 0 and the file,
+/// or an errno and no file of ours is left. The caller listens after it: a socket that does not
+/// listen refuses every connect, so nobody gets in before the mode is right.
+template <class Sys>
+int bind_file(int made, const sockaddr* where, socklen_t size, std::uint32_t mode, bool replaces,
+              socket_file& file) noexcept {
+    const char* path = reinterpret_cast<const sockaddr_un*>(where)->sun_path;
+    // Linux makes the file with this mode less the umask, so that it is never wider; other systems
+    // refuse, which the mode set below makes good.
+    Sys::set_mode_of_socket(made, static_cast<mode_t>(mode));
+    if (Sys::bind(made, where, size) != 0) {
+        const int code = errno;
+        if (code != EADDRINUSE || !replaces) {
+            return code;
+        }
+        if (const int stays = remove_stale<Sys>(path, where, size); stays != 0) {
+            return stays;
+        }
+        if (Sys::bind(made, where, size) != 0) {
+            return errno;
+        }
+    }
+    struct stat found {};
+    if (Sys::look_at(path, found) != 0) {
+        return errno;
+    }
+    if (!S_ISSOCK(found.st_mode)) {
+        return EADDRINUSE;  // somebody without our lock put something else there: theirs
+    }
+    if ((found.st_mode & unix_mode_most) != mode &&
+        Sys::set_mode(path, static_cast<mode_t>(mode)) != 0) {
+        const int code = errno;
+        Sys::remove(path);
+        return code;
+    }
+    file.device = static_cast<std::uint64_t>(found.st_dev);
+    file.inode = static_cast<std::uint64_t>(found.st_ino);
+    file.process_id = static_cast<std::uint32_t>(Sys::process_id());
+    return 0;
+}
+
+/// Removes the file of an open unix socket if it is the one that its bind made, in this process.
+/// A relative name is looked up where the process is now.
+template <class Sys>
+void remove_file_of(int listener, const socket_file& file) noexcept {
+    sockaddr_un where{};
+    socklen_t size = sizeof(where);
+    if (!file || file.process_id != static_cast<std::uint32_t>(Sys::process_id()) ||
+        Sys::getsockname(listener, reinterpret_cast<sockaddr*>(&where), &size) != 0 ||
+        where.sun_family != AF_UNIX || where.sun_path[0] == '\0') {
+        return;
+    }
+    char path[sizeof(where.sun_path) + 1] = {};  // a name of full length has no NUL
+    std::memcpy(path, where.sun_path, sizeof(where.sun_path));
+    struct stat found {};
+    // It still listens, so no start takes it for stale between the look and the removal.
+    if (Sys::look_at(path, found) == 0 && is_file(found, file)) {
+        Sys::remove(path);
+    }
+}
+
+}  // namespace detail
+
+NETIO_END
+
+#endif
+
 // ==== platform/socket_posix.hpp ===================================================================
 // floor 5 · sockets of POSIX systems: errors, addresses, options, making them
 
@@ -7442,7 +7722,7 @@ struct posix_options {
 /// count calls and to let the n-th one fail.
 ///
 /// Systems differ in three things: flags at creation, SIGPIPE, and what accept hands down.
-struct posix_sys : detail::posix_options {
+struct posix_sys : detail::posix_options, socket_file_sys {
 #if defined(SOCK_NONBLOCK) && defined(SOCK_CLOEXEC)
     static int open_socket(int family, int type) noexcept {
         return ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -7872,6 +8152,29 @@ error to_stream_address(const stream_address& from, socket_address& to, socklen_
     return size != 0 ? error::none : error::address_invalid;
 }
 
+/// Binds to a name in the file system and listens. Two that start at once take turns, by a lock on
+/// the folder: else one could take the other's file, which refuses connects until it listens, for a
+/// stale one. Where the folder can't be locked nothing is replaced.
+template <class Sys>
+os_handle listen_with_file(int made, const socket_address& where, socklen_t size, int backlog,
+                           const listen_options& options) noexcept {
+    if (options.unix_mode > unix_mode_most) {
+        return give_up<Sys>(made, {error::option_invalid, 0});
+    }
+    const folder_lock<Sys> lock(where.path.sun_path);
+    if (lock.busy()) {
+        return give_up<Sys>(made, status_of(EADDRINUSE));
+    }
+    os_handle out{made, {}};
+    int code = bind_file<Sys>(made, &where.any, size, options.unix_mode,
+                              options.unix_stale_removal && lock.held(), out.file);
+    if (code == 0 && Sys::listen(made, backlog) != 0) {
+        code = errno;
+        remove_file_of<Sys>(made, out.file);
+    }
+    return code == 0 ? out : give_up<Sys>(made, status_of(code));
+}
+
 /// A bound, listening, non-blocking stream socket that no child inherits.
 template <class Sys>
 os_handle listen_stream(const stream_address& address, const listen_options& options) noexcept {
@@ -7907,6 +8210,9 @@ os_handle listen_stream(const stream_address& address, const listen_options& opt
     const int backlog = options.backlog == 0 || options.backlog > INT_MAX
                             ? INT_MAX
                             : static_cast<int>(options.backlog);
+    if (!tcp && where.path.sun_path[0] != '\0') {
+        return listen_with_file<Sys>(made, where, size, backlog, options);
+    }
     if (Sys::bind(made, &where.any, size) != 0 || Sys::listen(made, backlog) != 0) {
         return give_up<Sys>(made, status_of(errno));
     }
@@ -8103,21 +8409,44 @@ inline bool of_one_client(int code) noexcept {
     }
 }
 
-/// Who is at the other end of an accepted unix socket; 0 where the system does not tell.
+/// Who is at the other end of a unix socket, as far as the system tells.
 template <class Sys>
-std::uint32_t peer_process(int of) noexcept {
+peer_credentials credentials_of(int peer) noexcept {
+    peer_credentials out;
 #if defined(__linux__)
     struct {
         int process;
         unsigned user, group;
-    } peer{};
-    socklen_t size = sizeof(peer);
-    const bool told = Sys::getsockopt(of, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
-    return told ? static_cast<std::uint32_t>(peer.process) : 0;
-#else
-    static_cast<void>(of);
-    return 0;
+    } told{0, no_user, no_user};
+    socklen_t size = sizeof(told);
+    if (Sys::getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &told, &size) == 0) {
+        out = {static_cast<std::uint32_t>(told.process), told.user, told.group};
+    }
+#elif defined(__APPLE__) || defined(__FreeBSD__) || defined(__NetBSD__) ||                        \
+    defined(__OpenBSD__) || defined(__DragonFly__)
+    uid_t user = 0;
+    gid_t group = 0;
+    if (::getpeereid(peer, &user, &group) == 0) {
+        out.user_id = static_cast<std::uint32_t>(user);
+        out.group_id = static_cast<std::uint32_t>(group);
+    }
+#if defined(LOCAL_PEERPID)  // of macOS
+    pid_t process = 0;
+    socklen_t size = sizeof(process);
+    if (Sys::getsockopt(peer, SOL_LOCAL, LOCAL_PEERPID, &process, &size) == 0) {
+        out.process_id = static_cast<std::uint32_t>(process);
+    }
 #endif
+#else
+    static_cast<void>(peer);
+#endif
+    return out;
+}
+
+/// Its process; 0 where the system does not tell.
+template <class Sys>
+std::uint32_t peer_process(int of) noexcept {
+    return credentials_of<Sys>(of).process_id;
 }
 
 /// The next client of a listener; below 0 where there is none, or none that lives.
@@ -8238,6 +8567,12 @@ public:
         return raise_descriptor_limit<Sys>(count);
     }
     static bool fill_random(mutable_bytes out) noexcept { return Sys::fill_random(out); }
+    static peer_credentials peer_credentials_of(socket_handle handle) noexcept {
+        return credentials_of<Sys>(static_cast<int>(handle));
+    }
+    static void remove_file_of(socket_handle handle, const socket_file& file) noexcept {
+        detail::remove_file_of<Sys>(static_cast<int>(handle), file);
+    }
     std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
 };
 
@@ -17385,7 +17720,7 @@ public:
         NETIO_ASSERT(w_.is_open.load(detail::ordering::relaxed) == 0);
         static constexpr detail::worker_calls calls{
             &start_connect, &Backend::local_of, gated ? &admit_outgoing : nullptr,
-            gated ? &part : nullptr};
+            gated ? &part : nullptr, &credentials_of};
         const os_status opened = w_.backend.open(w_.backend_memory, w_.backend_sizes, core_.pool);
         if (!opened) {
             return opened;
@@ -17557,6 +17892,15 @@ public:
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
         return send_datagram(&w_, from.index, to, payload);
+    }
+
+    /// Closes a listener that nobody holds any more, and takes away its file first: while it
+    /// listens, nobody else takes that for a stale one.
+    static void close_listener(detail::listener_entry& of) noexcept {
+        if constexpr (backend_keeps_files<Backend>) {
+            Backend::remove_file_of(of.handle, of.file);
+        }
+        Backend::close_handle(of.handle, false);
     }
 
     /// The backend's end, on the thread that opened it; nothing is left by now.
@@ -17995,6 +18339,11 @@ private:
         detail::listener_entry& from = core_.shared->listeners[listener];
         if (w_.stopping || w_.draining || w_.door_shut || from.removed.load() != 0) {
             refuse(listener, e, refusal_cause::door_closed);
+            return;
+        }
+        if (from.required_uid != no_user &&
+            credentials_of(e.handle).user_id != from.required_uid) {
+            refuse(listener, e, refusal_cause::peer_uid);
             return;
         }
         if (in_lockdown() && !from.lockdown_exempt) {
@@ -19154,7 +19503,7 @@ private:
     }
     static void let_go(detail::listener_entry& of) noexcept {
         if (of.holds.fetch_sub(1, detail::ordering::acquire_release) == 1) {
-            Backend::close_handle(of.handle, false);
+            close_listener(of);
         }
     }
 
@@ -19472,6 +19821,15 @@ private:
         }
     }
 
+    static peer_credentials credentials_of(socket_handle peer) noexcept {
+        if constexpr (backend_knows_peers<Backend>) {
+            return Backend::peer_credentials_of(peer);
+        } else {
+            static_cast<void>(peer);
+            return {};
+        }
+    }
+
     static os_status start_connect(detail::worker_core& core, std::uint32_t index,
                                    const stream_address& to) noexcept {
         // The core is the first member of its state.
@@ -19638,6 +19996,7 @@ public:
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
+        entry.file = bound.file;
         entry.removed.store(0, detail::ordering::relaxed);
         entry.server_holds.store(1, detail::ordering::relaxed);
         entry.holds.store(1, detail::ordering::release);
@@ -20030,7 +20389,7 @@ private:
         }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
             if (shared_->listeners[at].holds.load(detail::ordering::acquire) != 0) {
-                Backend::close_handle(shared_->listeners[at].handle, false);
+                loop::close_listener(shared_->listeners[at]);
             }
         }
         for (std::uint32_t at = 0; sockets_ != nullptr && at < sizes_.datagram_sockets_max; ++at) {
@@ -20144,6 +20503,9 @@ private:
             fail("listen", "preface_ms", error::option_invalid);
             return false;
         }
+        if (!apply_unix(wanted)) {
+            return false;
+        }
         if (wanted.source_connections_max != 0 && !count_sources(wanted)) {
             return false;
         }
@@ -20151,6 +20513,7 @@ private:
             return false;
         }
         entry.source_connections_max = wanted.source_connections_max;
+        entry.required_uid = wanted.unix_path.empty() ? no_user : wanted.unix_required_uid;
         entry.times = wanted.times;
         entry.connections_max = wanted.connections_max;
         entry.worker = wanted.worker;
@@ -20179,6 +20542,24 @@ private:
             shared_->sources.attach(shared_->source_words, shared_->source_words_count, key[0],
                                     key[1]);
             shared_->sources_ready = true;
+        }
+        return true;
+    }
+
+    /// What unix sockets alone have. A wish that can't be met is refused, not forgotten.
+    bool apply_unix(const listen_options& wanted) noexcept {
+        if (wanted.unix_mode > unix_mode_most) {
+            failure_.needed = unix_mode_most;
+            failure_.given = wanted.unix_mode;
+            return field_refused("unix_mode");
+        }
+        const bool has_file = !wanted.unix_path.empty() && wanted.unix_path[0] != '@';
+        if (wanted.unix_mode != unix_mode_default && (!backend_keeps_files<Backend> || !has_file)) {
+            return field_refused("unix_mode", error::not_supported);
+        }
+        if (wanted.unix_required_uid != no_user &&
+            (!backend_knows_peers<Backend> || wanted.unix_path.empty())) {
+            return field_refused("unix_required_uid", error::not_supported);
         }
         return true;
     }
@@ -20240,8 +20621,8 @@ private:
 
     // ---- failing
 
-    bool field_refused(const char* field) noexcept {
-        fail("listen", field, error::option_invalid);
+    bool field_refused(const char* field, error why = error::option_invalid) noexcept {
+        fail("listen", field, why);
         return false;
     }
 

@@ -3,6 +3,7 @@
 #define NETIO_SOCKET_POSIX_HPP
 
 #include "platform/contract.hpp"
+#include "platform/socket_file.hpp"
 
 #if NETIO_HAS_POSIX
 
@@ -109,7 +110,7 @@ struct posix_options {
 /// count calls and to let the n-th one fail.
 ///
 /// Systems differ in three things: flags at creation, SIGPIPE, and what accept hands down.
-struct posix_sys : detail::posix_options {
+struct posix_sys : detail::posix_options, socket_file_sys {
 #if defined(SOCK_NONBLOCK) && defined(SOCK_CLOEXEC)
     static int open_socket(int family, int type) noexcept {
         return ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -539,6 +540,29 @@ error to_stream_address(const stream_address& from, socket_address& to, socklen_
     return size != 0 ? error::none : error::address_invalid;
 }
 
+/// Binds to a name in the file system and listens. Two that start at once take turns, by a lock on
+/// the folder: else one could take the other's file, which refuses connects until it listens, for a
+/// stale one. Where the folder can't be locked nothing is replaced.
+template <class Sys>
+os_handle listen_with_file(int made, const socket_address& where, socklen_t size, int backlog,
+                           const listen_options& options) noexcept {
+    if (options.unix_mode > unix_mode_most) {
+        return give_up<Sys>(made, {error::option_invalid, 0});
+    }
+    const folder_lock<Sys> lock(where.path.sun_path);
+    if (lock.busy()) {
+        return give_up<Sys>(made, status_of(EADDRINUSE));
+    }
+    os_handle out{made, {}};
+    int code = bind_file<Sys>(made, &where.any, size, options.unix_mode,
+                              options.unix_stale_removal && lock.held(), out.file);
+    if (code == 0 && Sys::listen(made, backlog) != 0) {
+        code = errno;
+        remove_file_of<Sys>(made, out.file);
+    }
+    return code == 0 ? out : give_up<Sys>(made, status_of(code));
+}
+
 /// A bound, listening, non-blocking stream socket that no child inherits.
 template <class Sys>
 os_handle listen_stream(const stream_address& address, const listen_options& options) noexcept {
@@ -574,6 +598,9 @@ os_handle listen_stream(const stream_address& address, const listen_options& opt
     const int backlog = options.backlog == 0 || options.backlog > INT_MAX
                             ? INT_MAX
                             : static_cast<int>(options.backlog);
+    if (!tcp && where.path.sun_path[0] != '\0') {
+        return listen_with_file<Sys>(made, where, size, backlog, options);
+    }
     if (Sys::bind(made, &where.any, size) != 0 || Sys::listen(made, backlog) != 0) {
         return give_up<Sys>(made, status_of(errno));
     }
@@ -770,21 +797,44 @@ inline bool of_one_client(int code) noexcept {
     }
 }
 
-/// Who is at the other end of an accepted unix socket; 0 where the system does not tell.
+/// Who is at the other end of a unix socket, as far as the system tells.
 template <class Sys>
-std::uint32_t peer_process(int of) noexcept {
+peer_credentials credentials_of(int peer) noexcept {
+    peer_credentials out;
 #if defined(__linux__)
     struct {
         int process;
         unsigned user, group;
-    } peer{};
-    socklen_t size = sizeof(peer);
-    const bool told = Sys::getsockopt(of, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
-    return told ? static_cast<std::uint32_t>(peer.process) : 0;
-#else
-    static_cast<void>(of);
-    return 0;
+    } told{0, no_user, no_user};
+    socklen_t size = sizeof(told);
+    if (Sys::getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &told, &size) == 0) {
+        out = {static_cast<std::uint32_t>(told.process), told.user, told.group};
+    }
+#elif defined(__APPLE__) || defined(__FreeBSD__) || defined(__NetBSD__) ||                        \
+    defined(__OpenBSD__) || defined(__DragonFly__)
+    uid_t user = 0;
+    gid_t group = 0;
+    if (::getpeereid(peer, &user, &group) == 0) {
+        out.user_id = static_cast<std::uint32_t>(user);
+        out.group_id = static_cast<std::uint32_t>(group);
+    }
+#if defined(LOCAL_PEERPID)  // of macOS
+    pid_t process = 0;
+    socklen_t size = sizeof(process);
+    if (Sys::getsockopt(peer, SOL_LOCAL, LOCAL_PEERPID, &process, &size) == 0) {
+        out.process_id = static_cast<std::uint32_t>(process);
+    }
 #endif
+#else
+    static_cast<void>(peer);
+#endif
+    return out;
+}
+
+/// Its process; 0 where the system does not tell.
+template <class Sys>
+std::uint32_t peer_process(int of) noexcept {
+    return credentials_of<Sys>(of).process_id;
 }
 
 /// The next client of a listener; below 0 where there is none, or none that lives.
@@ -905,6 +955,12 @@ public:
         return raise_descriptor_limit<Sys>(count);
     }
     static bool fill_random(mutable_bytes out) noexcept { return Sys::fill_random(out); }
+    static peer_credentials peer_credentials_of(socket_handle handle) noexcept {
+        return credentials_of<Sys>(static_cast<int>(handle));
+    }
+    static void remove_file_of(socket_handle handle, const socket_file& file) noexcept {
+        detail::remove_file_of<Sys>(static_cast<int>(handle), file);
+    }
     std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
 };
 

@@ -304,6 +304,7 @@ enum class refusal_cause : std::uint8_t {
     door_closed,
     shed,
     lockdown,
+    peer_uid,
     count_
 };
 
@@ -327,7 +328,8 @@ constexpr const char* name(close_kind kind) noexcept {
 constexpr const char* name(refusal_cause cause) noexcept {
     constexpr const char* names[] = {"global_cap", "listener_cap", "source_cap",
                                      "lane_reserve", "gate",       "busy",
-                                     "door_closed", "shed",        "lockdown"};
+                                     "door_closed", "shed",        "lockdown",
+                                     "peer_uid"};
     static_assert(sizeof(names) / sizeof(names[0]) ==
                   static_cast<std::size_t>(refusal_cause::count_));
     const auto index = static_cast<std::size_t>(cause);

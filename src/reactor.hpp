@@ -52,7 +52,7 @@ public:
         NETIO_ASSERT(w_.is_open.load(detail::ordering::relaxed) == 0);
         static constexpr detail::worker_calls calls{
             &start_connect, &Backend::local_of, gated ? &admit_outgoing : nullptr,
-            gated ? &part : nullptr};
+            gated ? &part : nullptr, &credentials_of};
         const os_status opened = w_.backend.open(w_.backend_memory, w_.backend_sizes, core_.pool);
         if (!opened) {
             return opened;
@@ -224,6 +224,15 @@ public:
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
         return send_datagram(&w_, from.index, to, payload);
+    }
+
+    /// Closes a listener that nobody holds any more, and takes away its file first: while it
+    /// listens, nobody else takes that for a stale one.
+    static void close_listener(detail::listener_entry& of) noexcept {
+        if constexpr (backend_keeps_files<Backend>) {
+            Backend::remove_file_of(of.handle, of.file);
+        }
+        Backend::close_handle(of.handle, false);
     }
 
     /// The backend's end, on the thread that opened it; nothing is left by now.
@@ -662,6 +671,11 @@ private:
         detail::listener_entry& from = core_.shared->listeners[listener];
         if (w_.stopping || w_.draining || w_.door_shut || from.removed.load() != 0) {
             refuse(listener, e, refusal_cause::door_closed);
+            return;
+        }
+        if (from.required_uid != no_user &&
+            credentials_of(e.handle).user_id != from.required_uid) {
+            refuse(listener, e, refusal_cause::peer_uid);
             return;
         }
         if (in_lockdown() && !from.lockdown_exempt) {
@@ -1821,7 +1835,7 @@ private:
     }
     static void let_go(detail::listener_entry& of) noexcept {
         if (of.holds.fetch_sub(1, detail::ordering::acquire_release) == 1) {
-            Backend::close_handle(of.handle, false);
+            close_listener(of);
         }
     }
 
@@ -2136,6 +2150,15 @@ private:
         } else {
             static_cast<void>(c);
             static_cast<void>(what);
+        }
+    }
+
+    static peer_credentials credentials_of(socket_handle peer) noexcept {
+        if constexpr (backend_knows_peers<Backend>) {
+            return Backend::peer_credentials_of(peer);
+        } else {
+            static_cast<void>(peer);
+            return {};
         }
     }
 

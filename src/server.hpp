@@ -152,6 +152,7 @@ public:
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
         entry.handle = bound.handle;
+        entry.file = bound.file;
         entry.removed.store(0, detail::ordering::relaxed);
         entry.server_holds.store(1, detail::ordering::relaxed);
         entry.holds.store(1, detail::ordering::release);
@@ -544,7 +545,7 @@ private:
         }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
             if (shared_->listeners[at].holds.load(detail::ordering::acquire) != 0) {
-                Backend::close_handle(shared_->listeners[at].handle, false);
+                loop::close_listener(shared_->listeners[at]);
             }
         }
         for (std::uint32_t at = 0; sockets_ != nullptr && at < sizes_.datagram_sockets_max; ++at) {
@@ -658,6 +659,9 @@ private:
             fail("listen", "preface_ms", error::option_invalid);
             return false;
         }
+        if (!apply_unix(wanted)) {
+            return false;
+        }
         if (wanted.source_connections_max != 0 && !count_sources(wanted)) {
             return false;
         }
@@ -665,6 +669,7 @@ private:
             return false;
         }
         entry.source_connections_max = wanted.source_connections_max;
+        entry.required_uid = wanted.unix_path.empty() ? no_user : wanted.unix_required_uid;
         entry.times = wanted.times;
         entry.connections_max = wanted.connections_max;
         entry.worker = wanted.worker;
@@ -693,6 +698,24 @@ private:
             shared_->sources.attach(shared_->source_words, shared_->source_words_count, key[0],
                                     key[1]);
             shared_->sources_ready = true;
+        }
+        return true;
+    }
+
+    /// What unix sockets alone have. A wish that can't be met is refused, not forgotten.
+    bool apply_unix(const listen_options& wanted) noexcept {
+        if (wanted.unix_mode > unix_mode_most) {
+            failure_.needed = unix_mode_most;
+            failure_.given = wanted.unix_mode;
+            return field_refused("unix_mode");
+        }
+        const bool has_file = !wanted.unix_path.empty() && wanted.unix_path[0] != '@';
+        if (wanted.unix_mode != unix_mode_default && (!backend_keeps_files<Backend> || !has_file)) {
+            return field_refused("unix_mode", error::not_supported);
+        }
+        if (wanted.unix_required_uid != no_user &&
+            (!backend_knows_peers<Backend> || wanted.unix_path.empty())) {
+            return field_refused("unix_required_uid", error::not_supported);
         }
         return true;
     }
@@ -754,8 +777,8 @@ private:
 
     // ---- failing
 
-    bool field_refused(const char* field) noexcept {
-        fail("listen", field, error::option_invalid);
+    bool field_refused(const char* field, error why = error::option_invalid) noexcept {
+        fail("listen", field, why);
         return false;
     }
 

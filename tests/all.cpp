@@ -24,6 +24,7 @@
 #include "tests/kqueue_double_test.cpp"
 #include "tests/kqueue_test.cpp"
 #include "tests/lifecycle_test.cpp"
+#include "tests/local_socket_test.cpp"
 #include "tests/marker_test.cpp"
 #include "tests/poll_test.cpp"
 #include "tests/post_queue_test.cpp"
