@@ -26,6 +26,7 @@
 #include "tests/lifecycle_test.cpp"
 #include "tests/local_socket_test.cpp"
 #include "tests/marker_test.cpp"
+#include "tests/pass_handle_test.cpp"
 #include "tests/poll_test.cpp"
 #include "tests/post_queue_test.cpp"
 #include "tests/proxy_test.cpp"
