@@ -28,6 +28,7 @@
 //   floor 5 · src/datagram.hpp · UDP sockets as a handler sees them
 //   floor 4 · platform/socket_file.hpp · the files of unix sockets: their mode, stale ones, the removal
 //   floor 5 · platform/socket_posix.hpp · sockets of POSIX systems: errors, addresses, options, making them
+//   floor 6 · platform/activation.hpp · listening sockets that a service manager made and passed on at exec
 //   floor 6 · platform/pass_handle.hpp · open descriptors to another process, over a unix stream (SCM_RIGHTS)
 //   floor 5 · platform/waiting.hpp · what the wait of each backend needs: events, blocks in lines, sleep, wake
 //   floor 6 · platform/epoll.hpp · the Linux backend over epoll: registered once, edge-triggered
@@ -295,6 +296,17 @@ enum class error : std::uint8_t {
     rpc_capability_table,
     rpc_transport,
     rpc_limit,
+    // listeners that somebody else made
+    not_a_listener,
+    handoff_magic,
+    handoff_version,
+    handoff_length,
+    handoff_entry,
+    handoff_checksum,
+    handoff_unfinished,
+    handoff_handles,
+    handoff_socket,
+    handoff_refused,
     count_
 };
 
@@ -355,6 +367,15 @@ constexpr const char* text(error code) noexcept {
         "rpc/capability-table",
         "rpc/transport",
         "over a wire limit",
+        "not a listening stream socket",
+        "not a hand-off", "hand-off: unknown version",
+        "hand-off: wrong length or count",
+        "hand-off: bad entry",
+        "hand-off: checksum differs",
+        "hand-off: ended before it was whole",
+        "hand-off: descriptors do not match the list",
+        "hand-off: a socket is not what the list says",
+        "hand-off: refused by the successor",
     };
     static_assert(sizeof(texts) / sizeof(texts[0]) == static_cast<std::size_t>(error::count_));
     const auto index = static_cast<std::size_t>(code);
@@ -5793,6 +5814,14 @@ concept backend_keeps_files = requires(socket_handle handle, const socket_file& 
     { B::remove_file_of(handle, file) } noexcept;
 };
 
+/// Where a listening socket can come from elsewhere, a backend may offer
+/// `take_listener(handle, options)`: the handle, made as `listen` makes its own, if it is a
+/// listening stream socket; or the reason, and it stays the caller's.
+template <class B>
+concept backend_takes_listeners = requires(socket_handle handle, const listen_options& options) {
+    { B::take_listener(handle, options) } noexcept -> std::same_as<os_handle>;
+};
+
 NETIO_END
 
 // ==== src/output_queue.hpp ========================================================================
@@ -6107,6 +6136,7 @@ struct listener_entry {
     detail::atomic<std::uint32_t> open_count;
     detail::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
     detail::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
+    detail::atomic<std::uint32_t> released;      // its socket lives on elsewhere
     std::uint32_t connections_max;
     std::uint32_t worker;  // the only one that accepts, or every_worker
     std::uint32_t required_uid;
@@ -7832,6 +7862,9 @@ struct posix_sys : detail::posix_options, socket_file_sys {
     }
     static int shutdown_sending(int of) noexcept { return ::shutdown(of, SHUT_WR); }
     static int close(int what) noexcept { return ::close(what); }
+    static int control(int of, int command, int value) noexcept {
+        return ::fcntl(of, command, value);
+    }
     static int open_spare() noexcept { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
     static int get_descriptor_limit(rlimit& out) noexcept {
         return ::getrlimit(RLIMIT_NOFILE, &out);
@@ -8285,6 +8318,97 @@ result<endpoint> local_endpoint(socket_handle handle) noexcept {
     return to_endpoint(where, size);
 }
 
+/// A listening socket that somebody else made, as it is: where it is bound, or what it is instead.
+struct listener_facts {
+    os_status status{};
+    const char* wrong = "";  // static text
+    endpoint local{};
+    socket_address address{};
+    socklen_t address_bytes = 0;
+    constexpr explicit operator bool() const noexcept { return status.why == error::none; }
+};
+
+/// Looks at a descriptor of any kind and changes nothing: a stream socket of TCP or a unix one that
+/// listens?
+template <class Sys>
+listener_facts facts_of_listener(int of) noexcept {
+    listener_facts out;
+    const auto is_not = [&out](const char* wrong, int code) {
+        out.status = {error::not_a_listener, code};
+        out.wrong = wrong;
+        return out;
+    };
+    const auto option = [of](int name) {
+        int value = -1;
+        socklen_t size = sizeof(value);
+        return Sys::getsockopt(of, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+    };
+    const int type = option(SO_TYPE);
+    if (type < 0) {
+        return is_not(errno == EBADF ? "not open" : "no socket", errno);
+    }
+    if (type != SOCK_STREAM) {
+        return is_not("no stream", 0);
+    }
+    if (option(SO_ACCEPTCONN) != 1) {
+        return is_not("does not listen", 0);
+    }
+    out.address_bytes = sizeof(out.address);
+    if (Sys::getsockname(of, &out.address.any, &out.address_bytes) != 0) {
+        return is_not("no address", errno);
+    }
+    out.local = to_endpoint(out.address, out.address_bytes);
+    if (out.local.family == address_family::none) {
+        return is_not("of another family", 0);
+    }
+    return out;
+}
+
+/// Where a unix socket is bound: a path, or '@' and a name without a file; in `room`.
+inline std::string_view path_of(const listener_facts& facts, std::span<char> room) noexcept {
+    constexpr std::size_t begin = offsetof(sockaddr_un, sun_path);
+    const char* const at = facts.address.path.sun_path;
+    std::size_t count = facts.address_bytes > begin ? facts.address_bytes - begin : 0;
+    count = count < sizeof(facts.address.path.sun_path) ? count
+                                                        : sizeof(facts.address.path.sun_path);
+    if (count != 0 && at[0] != '\0') {
+        const void* const end = std::memchr(at, '\0', count);
+        count = end != nullptr ? static_cast<std::size_t>(static_cast<const char*>(end) - at)
+                               : count;
+    }
+    NETIO_ASSERT(count <= room.size());
+    std::memcpy(room.data(), at, count);
+    if (count != 0 && at[0] == '\0') {
+        room[0] = '@';
+    }
+    return {room.data(), count};
+}
+
+/// A listener that somebody else made gets what ours have: not blocking, not inherited, and the
+/// options that connections inherit from it. On an error it stays the caller's, though some options
+/// may be set.
+template <class Sys>
+os_handle take_listener(socket_handle handle, const listen_options& options) noexcept {
+    const int of = static_cast<int>(handle);
+    const listener_facts facts = facts_of_listener<Sys>(of);
+    if (!facts) {
+        return {no_handle, facts.status};
+    }
+    const int flags = Sys::control(of, F_GETFL, 0);
+    if (flags < 0 || Sys::control(of, F_SETFL, flags | O_NONBLOCK) < 0 ||
+        Sys::control(of, F_SETFD, FD_CLOEXEC) < 0 || Sys::hush(of) != 0) {
+        return {no_handle, status_of(errno)};
+    }
+    option_setter<Sys> to(of);
+    const int family = facts.address.any.sa_family;
+    set_socket_options(to, family, family != AF_UNIX, false, options.socket);
+    if (to.status && options.backlog != 0 &&
+        Sys::listen(of, options.backlog > INT_MAX ? INT_MAX : static_cast<int>(options.backlog))) {
+        to.status = status_of(errno);
+    }
+    return to.status ? os_handle{handle, {}} : os_handle{no_handle, to.status};
+}
+
 /// Raises the soft limit of descriptors to `count` or as near as the hard limit and the system let;
 /// what holds afterwards.
 template <class Sys>
@@ -8553,6 +8677,9 @@ public:
                             const listen_options& options) noexcept {
         return listen_stream<Sys>(address, options);
     }
+    static os_handle take_listener(socket_handle handle, const listen_options& options) noexcept {
+        return detail::take_listener<Sys>(handle, options);
+    }
     static os_handle open_datagram(const endpoint& address,
                                    const datagram_options& options) noexcept {
         return open_bound_datagram<Sys>(address, options);
@@ -8578,6 +8705,261 @@ public:
 };
 
 }  // namespace detail
+
+NETIO_END
+
+#endif
+
+// ==== platform/activation.hpp =====================================================================
+// floor 6 · listening sockets that a service manager made and passed on at exec
+
+#if NETIO_HAS_POSIX
+
+#include <cstdlib>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#endif
+
+NETIO_BEGIN
+
+/// What a service manager says in the environment (sd_listen_fds(3)): static for as long as nobody
+/// changes it. nullptr: not set.
+struct activation_words {
+    const char* process = nullptr;     ///< LISTEN_PID
+    const char* count = nullptr;       ///< LISTEN_FDS
+    const char* names = nullptr;       ///< LISTEN_FDNAMES
+    const char* process_fd = nullptr;  ///< LISTEN_PIDFDID
+
+    /// Reads the environment, which no other thread may change meanwhile.
+    static activation_words of_environment() noexcept {
+        return {std::getenv("LISTEN_PID"), std::getenv("LISTEN_FDS"),
+                std::getenv("LISTEN_FDNAMES"), std::getenv("LISTEN_PIDFDID")};
+    }
+};
+
+/// One of the sockets passed on: the caller's, to adopt or to close.
+struct activated_listener {
+    socket_handle handle = no_handle;
+    std::string_view name{};  ///< "unknown" if none was given; into the words it came from
+    endpoint local{};
+};
+
+/// How many came; none without a failure: this process was started without, or its parent was the
+/// one they were for.
+struct activation {
+    std::uint32_t count = 0;
+    netio::failure failure{};
+    constexpr explicit operator bool() const noexcept { return !failure; }
+};
+
+/// The most that are taken.
+inline constexpr std::uint32_t activated_most = 64;
+
+/// The calls that activation adds.
+struct activation_sys : posix_sys {
+    /// What tells this process from every other that ever had its number: the inode of its process
+    /// descriptor (pidfd_open(2), Linux 6.9). 0: this system has none.
+    static std::uint64_t process_inode() noexcept {
+#if defined(SYS_pidfd_open)
+        constexpr auto process_files = 0x50494446;  // PID_FS_MAGIC; earlier all shared one inode
+        const auto opened = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
+        struct stat found {};
+        struct statfs system {};
+        const bool told = opened >= 0 && ::fstat(opened, &found) == 0 &&
+                          ::fstatfs(opened, &system) == 0 && system.f_type == process_files;
+        if (opened >= 0) {
+            ::close(opened);
+        }
+        return told ? static_cast<std::uint64_t>(found.st_ino) : 0;
+#else
+        return 0;
+#endif
+    }
+};
+
+namespace detail {
+
+inline constexpr int activated_first = 3;  // SD_LISTEN_FDS_START
+
+/// A plain decimal number of the whole text, at most `most`; -1 if it is none.
+inline std::int64_t activation_number(const char* text, std::int64_t most) noexcept {
+    std::int64_t out = 0;
+    const char* at = text;
+    for (; *at >= '0' && *at <= '9'; ++at) {
+        const std::int64_t digit = *at - '0';
+        if (out > (most - digit) / 10) {
+            return -1;
+        }
+        out = out * 10 + digit;
+    }
+    return at == text || *at != '\0' ? -1 : out;
+}
+
+NETIO_COLD inline activation activation_failed(std::string_view about, error why,
+                                               int code = 0) noexcept {
+    activation out;
+    out.failure.operation = "activation";
+    out.failure.code = why;
+    out.failure.os_code = code;
+    out.failure.os_name = code != 0 ? errno_name(code) : "";
+    out.failure.about(about);
+    return out;
+}
+NETIO_COLD inline activation activation_failed(const activated_listener& of, const char* wrong,
+                                               error why, int code) noexcept {
+    char line[sizeof(failure::subject)];
+    line_writer to(line);
+    to.put("descriptor ").put(static_cast<std::uint64_t>(of.handle)).put(" (").put(of.name);
+    return activation_failed(to.put("): ").put(wrong).finish(), why, code);
+}
+
+/// Cuts the next name off; false where there is none left.
+inline bool next_activated_name(std::string_view& rest, bool& more,
+                                std::string_view& name) noexcept {
+    if (!more) {
+        return false;
+    }
+    const std::size_t colon = rest.find(':');
+    name = rest.substr(0, colon);
+    more = colon != std::string_view::npos;
+    rest.remove_prefix(more ? colon + 1 : rest.size());
+    return true;
+}
+
+/// Names for all of them, as many as there are.
+inline bool name_activated(const char* names, std::span<activated_listener> out) noexcept {
+    std::string_view rest(names == nullptr ? "" : names);
+    bool more = names != nullptr;
+    for (activated_listener& each : out) {
+        each.name = "unknown";
+        if (names != nullptr && !next_activated_name(rest, more, each.name)) {
+            return false;
+        }
+    }
+    return !more;
+}
+
+/// Looks at each, and changes none.
+template <class Sys>
+activation verify_activated(std::span<activated_listener> all) noexcept {
+    for (activated_listener& each : all) {
+        const int of = static_cast<int>(each.handle);
+        const listener_facts facts = facts_of_listener<Sys>(of);
+        if (!facts) {
+            return activation_failed(each, facts.wrong, facts.status.why, facts.status.os_code);
+        }
+        const int flags = Sys::control(of, F_GETFD, 0);
+        if (flags < 0) {
+            return activation_failed(each, "", error_of(errno), errno);
+        }
+        if ((flags & FD_CLOEXEC) != 0) {
+            return activation_failed(each, "close-on-exec already", error::stale, 0);
+        }
+        each.local = facts.local;
+    }
+    return {};
+}
+
+/// Close-on-exec is also the mark that they were taken, so it comes last, and for all or none.
+template <class Sys>
+activation mark_activated(std::span<const activated_listener> all) noexcept {
+    for (std::size_t at = 0; at < 2 * all.size(); ++at) {
+        const activated_listener& each = all[at % all.size()];
+        const int of = static_cast<int>(each.handle);
+        const int flags = at < all.size() ? Sys::control(of, F_GETFL, 0) : 0;
+        const int set = flags < 0             ? -1
+                        : at < all.size() ? Sys::control(of, F_SETFL, flags | O_NONBLOCK)
+                                          : Sys::control(of, F_SETFD, FD_CLOEXEC);
+        if (set < 0) {
+            const int code = errno;
+            for (; at > all.size(); --at) {
+                Sys::control(static_cast<int>(all[at - all.size() - 1].handle), F_SETFD, 0);
+            }
+            return activation_failed(each, "can't be marked", error_of(code), code);
+        }
+    }
+    return {};
+}
+
+/// Are the sockets for this process? Words of the parent's, inherited, are for another one.
+template <class Sys>
+activation activated_for_us(const activation_words& words, bool& ours) noexcept {
+    constexpr std::int64_t most = INT64_MAX;
+    const std::int64_t process = activation_number(words.process, most);
+    if (process <= 0) {
+        return activation_failed("LISTEN_PID", error::option_invalid);
+    }
+    std::int64_t inode = 0;
+    if (words.process_fd != nullptr) {
+        inode = activation_number(words.process_fd, most);
+        if (inode <= 0) {
+            return activation_failed("LISTEN_PIDFDID", error::option_invalid);
+        }
+    }
+    ours = process == Sys::process_id();
+    if (ours && inode != 0) {
+        const std::uint64_t own = Sys::process_inode();
+        ours = own == 0 || own == static_cast<std::uint64_t>(inode);  // 0: nothing to compare
+    }
+    return {};
+}
+
+}  // namespace detail
+
+/// Takes the listening sockets that a service manager passed to this process, descriptors 3 and up:
+/// sd_listen_fds(3). Every one is looked at before the first is taken: a stream socket of TCP or a
+/// unix one, listening, not close-on-exec yet; else none is taken and nothing is changed, and the
+/// failure names the descriptor and what is wrong with it. Then all are made non-blocking and
+/// close-on-exec, which is also how a second call knows that they were taken: error::stale. At most
+/// 64, and no more than `out` has room for. `server::adopt_listener` goes on with them. At the
+/// start, before other threads open descriptors.
+template <class Sys = activation_sys>
+activation take_activated(std::span<activated_listener> out,
+                          const activation_words& words =
+                              activation_words::of_environment()) noexcept {
+    if (words.process == nullptr || words.count == nullptr) {
+        return {};
+    }
+    bool ours = false;
+    if (activation checked = detail::activated_for_us<Sys>(words, ours); !checked || !ours) {
+        return checked;
+    }
+    const std::int64_t count = detail::activation_number(words.count, INT_MAX);
+    if (count <= 0) {
+        return detail::activation_failed("LISTEN_FDS", error::option_invalid);
+    }
+    const std::uint64_t room = out.size() < activated_most ? out.size() : activated_most;
+    if (static_cast<std::uint64_t>(count) > room) {
+        activation failed = detail::activation_failed("LISTEN_FDS", error::full);
+        failed.failure.needed = static_cast<std::uint64_t>(count);
+        failed.failure.given = room;
+        return failed;
+    }
+    const std::span<activated_listener> all = out.first(static_cast<std::size_t>(count));
+    for (std::size_t at = 0; at < all.size(); ++at) {
+        all[at] = {};
+        all[at].handle = detail::activated_first + static_cast<int>(at);
+    }
+    activation done;
+    if (!detail::name_activated(words.names, all)) {
+        done = detail::activation_failed("LISTEN_FDNAMES", error::option_invalid);
+    }
+    if (done) {
+        done = detail::verify_activated<Sys>(all);
+    }
+    if (done) {
+        done = detail::mark_activated<Sys>(all);
+    }
+    if (!done) {
+        for (activated_listener& each : all) {
+            each = {};  // nobody closes what was not taken
+        }
+        return done;
+    }
+    done.count = static_cast<std::uint32_t>(count);
+    return done;
+}
 
 NETIO_END
 
@@ -18121,7 +18503,9 @@ public:
     /// listens, nobody else takes that for a stale one.
     static void close_listener(detail::listener_entry& of) noexcept {
         if constexpr (backend_keeps_files<Backend>) {
-            Backend::remove_file_of(of.handle, of.file);
+            if (of.released.load() == 0) {
+                Backend::remove_file_of(of.handle, of.file);
+            }
         }
         Backend::close_handle(of.handle, false);
     }
@@ -19526,7 +19910,8 @@ private:
                (shared.stop_wanted.load() != 0 || shared.drain_ms.load() != w_.drain_seen);
     }
     std::uint32_t listeners_version() const noexcept {
-        return core_.shared->listeners_version.load(detail::ordering::acquire);
+        // In one order with is_open: who adds a listener wakes only workers that are open.
+        return core_.shared->listeners_version.load();
     }
     std::uint32_t listener_count() const noexcept {
         return core_.shared->listener_count.load(detail::ordering::acquire);
@@ -19565,7 +19950,8 @@ private:
         w_.door_shut = static_cast<detail::door_word>(shared.door.load()) ==
                        detail::door_word::shut;
         for (std::uint32_t at = 0; at < listener_count(); ++at) {
-            if (shared.listeners[at].removed.load() != 0) {
+            if (shared.listeners[at].removed.load() != 0 ||
+                shared.listeners[at].released.load() != 0) {
                 leave_listener(at);
             } else if (w_.door_shut) {
                 stop_accept(at);
@@ -19698,7 +20084,7 @@ private:
             of_another) {
             return;
         }
-        if (!w_.watches[listener].held && !hold(from)) {
+        if (from.released.load() != 0 || (!w_.watches[listener].held && !hold(from))) {
             return;
         }
         w_.watches[listener].held = true;
@@ -20210,7 +20596,8 @@ public:
         }
         detail::listener_entry& entry = shared_->listeners[index];
         stream_address address{{}, wanted.unix_path};
-        if (!resolve(wanted, address, where) || !apply(wanted, entry, where)) {
+        if (!resolve(wanted, address, where) ||
+            !apply(wanted, entry, where, !wanted.unix_path.empty())) {
             return failure_.code;
         }
         const os_handle bound = Backend::listen(address, wanted);
@@ -20218,19 +20605,73 @@ public:
             give_trusted(entry);
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
-        entry.handle = bound.handle;
-        entry.file = bound.file;
-        entry.removed.store(0, detail::ordering::relaxed);
-        entry.server_holds.store(1, detail::ordering::relaxed);
-        entry.holds.store(1, detail::ordering::release);
-        if (index == listener_total()) {
-            shared_->listener_count.store(index + 1, detail::ordering::release);
+        return publish(index, bound, id);
+    }
+    /// Goes on with a listening stream socket that somebody else made: a service manager
+    /// (`take_activated`), a predecessor (`take_over`). Verified, and made non-blocking and
+    /// close-on-exec. `wanted` says what its connections get: deadlines, caps, PROXY, worker, the
+    /// socket options they inherit, and the backlog if one is given; what would say where to listen
+    /// is refused. Its file, if it is a unix socket with one, is removed at the end only if `file`
+    /// says which that is. On an error the socket stays the caller's, else it is the server's.
+    /// Before or while the workers run, one call at a time of this, `listen` and `open_datagram`.
+    error adopt_listener(socket_handle handle, const listen_options& wanted,
+                         listener_id* id = nullptr, const socket_file& file = {}) noexcept {
+        if (shared_ == nullptr) {
+            return failure_.code;
         }
+        failure_ = {};
+        char name[40];
+        const std::string_view what =
+            detail::line_writer(name).put("descriptor ").put(static_cast<std::uint64_t>(handle))
+                .finish();
+        const std::uint32_t index = free_listener();
+        if (index == none_index) {
+            return fail("adopt_listener", what, error::full);
+        }
+        detail::listener_entry& entry = shared_->listeners[index];
+        if constexpr (!backend_takes_listeners<Backend>) {
+            return fail("adopt_listener", Backend::name, error::not_supported);
+        } else {
+            const bool is_unix =
+                Backend::local_of(handle).value.family == address_family::unix_path;
+            if (!may_be_said_of_adopted(wanted) || !apply(wanted, entry, what, is_unix)) {
+                return failure_.code;
+            }
+            os_handle taken = Backend::take_listener(handle, wanted);
+            if (!taken) {
+                give_trusted(entry);
+                return fail("adopt_listener", what, taken.status.why, taken.status.os_code);
+            }
+            taken.file = file;
+            return publish(index, taken, id);
+        }
+    }
+    /// Another process has this listener's socket, too, and goes on with it: no worker accepts from
+    /// it any more, and this process's descriptor is closed when the last one has seen that. Who
+    /// waits in the queue is not lost, open connections stay, a file stays. Any thread, any time
+    /// after `listen`; again: nothing happens. False: no such listener.
+    bool release_listener(listener_id id) noexcept {
+        if (id.index >= listener_total()) {
+            return false;
+        }
+        shared_->listeners[id.index].released.store(1);
+        loop::leave(shared_->listeners[id.index]);
         tell_workers();
-        if (id != nullptr) {
-            id->index = index;
-        }
-        return error::none;
+        return true;
+    }
+    /// Whether a listener's descriptor is still open here.
+    bool is_open(listener_id id) const noexcept {
+        return id.index < listener_total() &&
+               shared_->listeners[id.index].holds.load(detail::ordering::acquire) != 0;
+    }
+    /// Its socket, to hand it on: the server's own, to be closed by nobody else, valid until it is
+    /// released or a stop or drain begins. no_handle where there is none.
+    socket_handle native_handle(listener_id id) const noexcept {
+        return is_open(id) ? shared_->listeners[id.index].handle : no_handle;
+    }
+    /// The file that it made, all-zero where there is none.
+    socket_file file_of(listener_id id) const noexcept {
+        return is_open(id) ? shared_->listeners[id.index].file : socket_file{};
     }
     /// The same, giving the listener's name.
     result<listener_id> add_listener(const listen_options& wanted) noexcept {
@@ -20681,6 +21122,48 @@ private:
         return at;
     }
 
+    /// From here on the workers see it, also those that sleep.
+    error publish(std::uint32_t index, const os_handle& made, listener_id* id) noexcept {
+        detail::listener_entry& entry = shared_->listeners[index];
+        entry.handle = made.handle;
+        entry.file = made.file;
+        entry.removed.store(0, detail::ordering::relaxed);
+        entry.released.store(0, detail::ordering::relaxed);
+        entry.server_holds.store(1, detail::ordering::relaxed);
+        entry.holds.store(1, detail::ordering::release);
+        if (index == listener_total()) {
+            shared_->listener_count.store(index + 1, detail::ordering::release);
+        }
+        tell_workers();
+        if (id != nullptr) {
+            id->index = index;
+        }
+        return error::none;
+    }
+
+    /// Its maker decided where it listens and how; a wish that comes too late is not forgotten.
+    bool may_be_said_of_adopted(const listen_options& wanted) noexcept {
+        const struct {
+            const char* field;
+            bool given;
+        } late[] = {{"address", !wanted.address.empty()},
+                    {"port", wanted.port != 0},
+                    {"unix_path", !wanted.unix_path.empty()},
+                    {"pipe_access", !wanted.pipe_access.empty()},
+                    {"unix_mode", wanted.unix_mode != unix_mode_default},
+                    {"dual_stack", wanted.dual_stack},
+                    {"reuse_port", wanted.reuse_port},
+                    {"defer_accept_s", wanted.defer_accept_s != 0},
+                    {"fast_open", wanted.fast_open != 0}};
+        for (const auto& each : late) {
+            if (each.given) {
+                fail("adopt_listener", each.field, error::option_invalid);
+                return false;
+            }
+        }
+        return true;
+    }
+
     bool resolve(const listen_options& wanted, stream_address& address,
                  std::string_view where) noexcept {
         if (!wanted.unix_path.empty()) {
@@ -20695,8 +21178,8 @@ private:
         return true;
     }
 
-    bool apply(const listen_options& wanted, detail::listener_entry& entry,
-               std::string_view where) noexcept {
+    bool apply(const listen_options& wanted, detail::listener_entry& entry, std::string_view where,
+               bool is_unix) noexcept {
         if (wanted.header_max < detail::ingress_bytes || wanted.header_max > 65'551) {
             failure_.needed = detail::ingress_bytes;
             failure_.given = wanted.header_max;
@@ -20712,7 +21195,7 @@ private:
             return false;
         }
         if (wanted.header_max > detail::ingress_bytes && wanted.trusted.empty() &&
-            wanted.unix_path.empty()) {
+            !is_unix) {
             return field_refused("trusted");  // any stranger could hold the buffers
         }
         if (wanted.worker != every_worker && wanted.worker >= sizes_.workers_max) {
@@ -20726,7 +21209,7 @@ private:
             fail("listen", "preface_ms", error::option_invalid);
             return false;
         }
-        if (!apply_unix(wanted)) {
+        if (!apply_unix(wanted, is_unix)) {
             return false;
         }
         if (wanted.source_connections_max != 0 && !count_sources(wanted)) {
@@ -20736,7 +21219,7 @@ private:
             return false;
         }
         entry.source_connections_max = wanted.source_connections_max;
-        entry.required_uid = wanted.unix_path.empty() ? no_user : wanted.unix_required_uid;
+        entry.required_uid = wanted.unix_required_uid;
         entry.times = wanted.times;
         entry.connections_max = wanted.connections_max;
         entry.worker = wanted.worker;
@@ -20770,7 +21253,7 @@ private:
     }
 
     /// What unix sockets alone have. A wish that can't be met is refused, not forgotten.
-    bool apply_unix(const listen_options& wanted) noexcept {
+    bool apply_unix(const listen_options& wanted, bool is_unix) noexcept {
         if (wanted.unix_mode > unix_mode_most) {
             failure_.needed = unix_mode_most;
             failure_.given = wanted.unix_mode;
@@ -20781,7 +21264,7 @@ private:
             return field_refused("unix_mode", error::not_supported);
         }
         if (wanted.unix_required_uid != no_user &&
-            (!backend_knows_peers<Backend> || wanted.unix_path.empty())) {
+            (!backend_knows_peers<Backend> || !is_unix)) {
             return field_refused("unix_required_uid", error::not_supported);
         }
         return true;

@@ -238,6 +238,14 @@ concept backend_keeps_files = requires(socket_handle handle, const socket_file& 
     { B::remove_file_of(handle, file) } noexcept;
 };
 
+/// Where a listening socket can come from elsewhere, a backend may offer
+/// `take_listener(handle, options)`: the handle, made as `listen` makes its own, if it is a
+/// listening stream socket; or the reason, and it stays the caller's.
+template <class B>
+concept backend_takes_listeners = requires(socket_handle handle, const listen_options& options) {
+    { B::take_listener(handle, options) } noexcept -> std::same_as<os_handle>;
+};
+
 NETIO_END
 
 #endif

@@ -219,6 +219,9 @@ struct posix_sys : detail::posix_options, socket_file_sys {
     }
     static int shutdown_sending(int of) noexcept { return ::shutdown(of, SHUT_WR); }
     static int close(int what) noexcept { return ::close(what); }
+    static int control(int of, int command, int value) noexcept {
+        return ::fcntl(of, command, value);
+    }
     static int open_spare() noexcept { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
     static int get_descriptor_limit(rlimit& out) noexcept {
         return ::getrlimit(RLIMIT_NOFILE, &out);
@@ -672,6 +675,97 @@ result<endpoint> local_endpoint(socket_handle handle) noexcept {
     return to_endpoint(where, size);
 }
 
+/// A listening socket that somebody else made, as it is: where it is bound, or what it is instead.
+struct listener_facts {
+    os_status status{};
+    const char* wrong = "";  // static text
+    endpoint local{};
+    socket_address address{};
+    socklen_t address_bytes = 0;
+    constexpr explicit operator bool() const noexcept { return status.why == error::none; }
+};
+
+/// Looks at a descriptor of any kind and changes nothing: a stream socket of TCP or a unix one that
+/// listens?
+template <class Sys>
+listener_facts facts_of_listener(int of) noexcept {
+    listener_facts out;
+    const auto is_not = [&out](const char* wrong, int code) {
+        out.status = {error::not_a_listener, code};
+        out.wrong = wrong;
+        return out;
+    };
+    const auto option = [of](int name) {
+        int value = -1;
+        socklen_t size = sizeof(value);
+        return Sys::getsockopt(of, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+    };
+    const int type = option(SO_TYPE);
+    if (type < 0) {
+        return is_not(errno == EBADF ? "not open" : "no socket", errno);
+    }
+    if (type != SOCK_STREAM) {
+        return is_not("no stream", 0);
+    }
+    if (option(SO_ACCEPTCONN) != 1) {
+        return is_not("does not listen", 0);
+    }
+    out.address_bytes = sizeof(out.address);
+    if (Sys::getsockname(of, &out.address.any, &out.address_bytes) != 0) {
+        return is_not("no address", errno);
+    }
+    out.local = to_endpoint(out.address, out.address_bytes);
+    if (out.local.family == address_family::none) {
+        return is_not("of another family", 0);
+    }
+    return out;
+}
+
+/// Where a unix socket is bound: a path, or '@' and a name without a file; in `room`.
+inline std::string_view path_of(const listener_facts& facts, std::span<char> room) noexcept {
+    constexpr std::size_t begin = offsetof(sockaddr_un, sun_path);
+    const char* const at = facts.address.path.sun_path;
+    std::size_t count = facts.address_bytes > begin ? facts.address_bytes - begin : 0;
+    count = count < sizeof(facts.address.path.sun_path) ? count
+                                                        : sizeof(facts.address.path.sun_path);
+    if (count != 0 && at[0] != '\0') {
+        const void* const end = std::memchr(at, '\0', count);
+        count = end != nullptr ? static_cast<std::size_t>(static_cast<const char*>(end) - at)
+                               : count;
+    }
+    NETIO_ASSERT(count <= room.size());
+    std::memcpy(room.data(), at, count);
+    if (count != 0 && at[0] == '\0') {
+        room[0] = '@';
+    }
+    return {room.data(), count};
+}
+
+/// A listener that somebody else made gets what ours have: not blocking, not inherited, and the
+/// options that connections inherit from it. On an error it stays the caller's, though some options
+/// may be set.
+template <class Sys>
+os_handle take_listener(socket_handle handle, const listen_options& options) noexcept {
+    const int of = static_cast<int>(handle);
+    const listener_facts facts = facts_of_listener<Sys>(of);
+    if (!facts) {
+        return {no_handle, facts.status};
+    }
+    const int flags = Sys::control(of, F_GETFL, 0);
+    if (flags < 0 || Sys::control(of, F_SETFL, flags | O_NONBLOCK) < 0 ||
+        Sys::control(of, F_SETFD, FD_CLOEXEC) < 0 || Sys::hush(of) != 0) {
+        return {no_handle, status_of(errno)};
+    }
+    option_setter<Sys> to(of);
+    const int family = facts.address.any.sa_family;
+    set_socket_options(to, family, family != AF_UNIX, false, options.socket);
+    if (to.status && options.backlog != 0 &&
+        Sys::listen(of, options.backlog > INT_MAX ? INT_MAX : static_cast<int>(options.backlog))) {
+        to.status = status_of(errno);
+    }
+    return to.status ? os_handle{handle, {}} : os_handle{no_handle, to.status};
+}
+
 /// Raises the soft limit of descriptors to `count` or as near as the hard limit and the system let;
 /// what holds afterwards.
 template <class Sys>
@@ -939,6 +1033,9 @@ public:
     static os_handle listen(const stream_address& address,
                             const listen_options& options) noexcept {
         return listen_stream<Sys>(address, options);
+    }
+    static os_handle take_listener(socket_handle handle, const listen_options& options) noexcept {
+        return detail::take_listener<Sys>(handle, options);
     }
     static os_handle open_datagram(const endpoint& address,
                                    const datagram_options& options) noexcept {

@@ -92,6 +92,7 @@ struct listener_entry {
     detail::atomic<std::uint32_t> open_count;
     detail::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
     detail::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
+    detail::atomic<std::uint32_t> released;      // its socket lives on elsewhere
     std::uint32_t connections_max;
     std::uint32_t worker;  // the only one that accepts, or every_worker
     std::uint32_t required_uid;

@@ -26,6 +26,7 @@
 #include "src/datagram.hpp"
 #include "platform/socket_file.hpp"
 #include "platform/socket_posix.hpp"
+#include "platform/activation.hpp"
 #include "platform/pass_handle.hpp"
 #include "platform/waiting.hpp"
 #include "platform/epoll.hpp"

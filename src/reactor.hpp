@@ -230,7 +230,9 @@ public:
     /// listens, nobody else takes that for a stale one.
     static void close_listener(detail::listener_entry& of) noexcept {
         if constexpr (backend_keeps_files<Backend>) {
-            Backend::remove_file_of(of.handle, of.file);
+            if (of.released.load() == 0) {
+                Backend::remove_file_of(of.handle, of.file);
+            }
         }
         Backend::close_handle(of.handle, false);
     }
@@ -1635,7 +1637,8 @@ private:
                (shared.stop_wanted.load() != 0 || shared.drain_ms.load() != w_.drain_seen);
     }
     std::uint32_t listeners_version() const noexcept {
-        return core_.shared->listeners_version.load(detail::ordering::acquire);
+        // In one order with is_open: who adds a listener wakes only workers that are open.
+        return core_.shared->listeners_version.load();
     }
     std::uint32_t listener_count() const noexcept {
         return core_.shared->listener_count.load(detail::ordering::acquire);
@@ -1674,7 +1677,8 @@ private:
         w_.door_shut = static_cast<detail::door_word>(shared.door.load()) ==
                        detail::door_word::shut;
         for (std::uint32_t at = 0; at < listener_count(); ++at) {
-            if (shared.listeners[at].removed.load() != 0) {
+            if (shared.listeners[at].removed.load() != 0 ||
+                shared.listeners[at].released.load() != 0) {
                 leave_listener(at);
             } else if (w_.door_shut) {
                 stop_accept(at);
@@ -1807,7 +1811,7 @@ private:
             of_another) {
             return;
         }
-        if (!w_.watches[listener].held && !hold(from)) {
+        if (from.released.load() != 0 || (!w_.watches[listener].held && !hold(from))) {
             return;
         }
         w_.watches[listener].held = true;

@@ -2,6 +2,7 @@
 // Every test as one unit. The list is kept whole by tests/tidy.py: `tests/tidy.py --write-all`.
 #include "tests/main.cpp"
 
+#include "tests/activation_test.cpp"
 #include "tests/atomic_test.cpp"
 #include "tests/base_test.cpp"
 #include "tests/buffer_pool_test.cpp"
