@@ -19,6 +19,7 @@
 #include "src/source_table.hpp"
 #include "src/proxy.hpp"
 #include "src/envelope.hpp"
+#include "src/handoff_list.hpp"
 #include "src/options.hpp"
 #include "platform/contract.hpp"
 #include "src/output_queue.hpp"
