@@ -29,6 +29,7 @@
 #include "platform/socket_posix.hpp"
 #include "platform/activation.hpp"
 #include "platform/pass_handle.hpp"
+#include "platform/handoff.hpp"
 #include "platform/waiting.hpp"
 #include "platform/epoll.hpp"
 #include "platform/io_uring.hpp"

@@ -195,8 +195,10 @@ public:
     }
     /// Another process has this listener's socket, too, and goes on with it: no worker accepts from
     /// it any more, and this process's descriptor is closed when the last one has seen that. Who
-    /// waits in the queue is not lost, open connections stay, a file stays. Any thread, any time
-    /// after `listen`; again: nothing happens. False: no such listener.
+    /// waits in the queue is not lost, open connections stay, a file stays. A drain is for later,
+    /// when `is_open` says no and those accepted last have had time for their first request: it
+    /// closes who is idle at once. Any thread, any time after `listen`; again: nothing happens.
+    /// False: no such listener.
     bool release_listener(listener_id id) noexcept {
         if (id.index >= listener_total()) {
             return false;

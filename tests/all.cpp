@@ -18,6 +18,7 @@
 #include "tests/epoll_test.cpp"
 #include "tests/error_test.cpp"
 #include "tests/handoff_list_test.cpp"
+#include "tests/handoff_test.cpp"
 #include "tests/interleavings_test.cpp"
 #include "tests/io_uring_test.cpp"
 #include "tests/iocp_pipes_test.cpp"
