@@ -9311,11 +9311,23 @@ private:
     std::uint32_t count_ = 0;
 };
 
+/// The next part of a control message. musl's macro compares numbers of unlike signs.
+inline cmsghdr* next_control(msghdr& of, cmsghdr* at) noexcept {
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#endif
+    return CMSG_NXTHDR(&of, at);
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+}
+
 /// Everything in a control message that is a descriptor, also those nobody asked for.
 template <class Sys>
 bool catch_handles(msghdr& from, handle_catch<Sys>& into) noexcept {
     bool all = true;
-    for (cmsghdr* at = CMSG_FIRSTHDR(&from); at != nullptr; at = CMSG_NXTHDR(&from, at)) {
+    for (cmsghdr* at = CMSG_FIRSTHDR(&from); at != nullptr; at = next_control(from, at)) {
         if (at->cmsg_level != SOL_SOCKET || at->cmsg_len < CMSG_LEN(0)) {
             continue;
         }
