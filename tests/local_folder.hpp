@@ -104,7 +104,7 @@ int local_in_child(Body body) {
 }
 
 /// Another user is only to be had as root.
-inline bool local_can_be_others(const char* what) {
+inline bool local_can_be_others(const std::string& what) {
     if (::geteuid() == 0) {
         return true;
     }

@@ -1,4 +1,4 @@
-// clang++ -std=c++20 -O1 -g -I. -fsanitize=fuzzer,address,undefined fuzz/handoff_fuzz.cpp -o handoff_fuzz
+// clang++ -std=c++20 -O1 -g -I. -fsanitize=fuzzer,address,undefined fuzz/handoff_list_fuzz.cpp -o handoff_list_fuzz
 // The input is a list without its checksum, which is made to fit: else nothing would get past it.
 #include "netio.hpp"
 
