@@ -95,6 +95,26 @@ struct activation_sys : netio::activation_sys {
     }
 };
 
+/// Calls on a listener that was adopted, one of which fails or says something strange.
+struct adoption_sys : netio::linux_sys {
+    enum class fault { none, name, family, flags, listen };
+    static inline fault now = fault::none;
+    static int getsockname(int of, sockaddr* where, socklen_t* size) noexcept {
+        const int got = netio::linux_sys::getsockname(of, where, size);
+        where->sa_family = now == fault::family ? sa_family_t{AF_NETLINK} : where->sa_family;
+        errno = ENOBUFS;
+        return now == fault::name ? -1 : got;
+    }
+    static int control(int of, int command, int value) noexcept {
+        errno = EPERM;
+        return now == fault::flags ? -1 : netio::linux_sys::control(of, command, value);
+    }
+    static int listen(int of, int backlog) noexcept {
+        errno = EOPNOTSUPP;
+        return now == fault::listen ? -1 : netio::linux_sys::listen(of, backlog);
+    }
+};
+
 template <class Body>
 void activation_on_each_backend(Body body) {
     body(static_cast<netio::epoll*>(nullptr));
@@ -387,6 +407,28 @@ TEST_CASE("a listener that can't be adopted stays the caller's") {
     REQUIRE(::fcntl(bound, F_GETFD) >= 0);
     CHECK(w.server().adopt_listener(good, {}) == error::none);
     ::close(bound);
+}
+
+TEST_CASE("a listener that is adopted gets the backlog asked for, and each failure is told") {
+    const int made = activation_listener();
+    const auto taken = [&](adoption_sys::fault now) {
+        adoption_sys::now = now;
+        netio::listen_options how;
+        how.backlog = 3;
+        return netio::detail::take_listener<adoption_sys>(made, how).status;
+    };
+    using fault = adoption_sys::fault;
+    CHECK(taken(fault::none).why == error::none);
+    CHECK(taken(fault::name).why == error::not_a_listener);
+    CHECK(taken(fault::name).os_code == ENOBUFS);
+    CHECK(taken(fault::family).why == error::not_a_listener);
+    CHECK(taken(fault::flags).why == error::permission_denied);
+    CHECK(taken(fault::listen).why == error::not_supported);
+    tcp_info told{};
+    socklen_t size = sizeof(told);
+    REQUIRE(::getsockopt(made, IPPROTO_TCP, TCP_INFO, &told, &size) == 0);
+    CHECK(told.tcpi_sacked == 3);  // of a listener: its backlog
+    ::close(made);
 }
 
 TEST_CASE("an adopted unix listener knows its peers' user, and keeps or loses its file as told") {

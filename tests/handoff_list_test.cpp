@@ -153,6 +153,17 @@ TEST_CASE("handoff list: each rule that is broken has its error, although the ch
     CHECK(why_of(last + 3, 3) == error::handoff_length);
 }
 
+TEST_CASE("handoff list: an entry that is missing is not read past the end") {
+    handoff_entry one;
+    const std::string name(64, 'n');  // long enough for the length of two
+    one.name = name;
+    one.address = netio::loopback_ipv4(1);
+    std::vector<std::byte> list = handoff_bytes({&one, 1});
+    list[10] = std::byte{2};
+    handoff_seal(list);
+    CHECK(netio::parse_handoff(list).why == error::handoff_entry);
+}
+
 TEST_CASE("handoff list: 65 entries are refused, however right each of them is") {
     handoff_entry one;
     one.name = "w";

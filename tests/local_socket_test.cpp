@@ -80,6 +80,46 @@ struct local_sys : netio::linux_sys {
 struct local_hasty_sys : netio::linux_sys {
     static void pause_ms(int) noexcept {}
 };
+/// The lock is let go of while a start waits for it.
+struct local_patient_sys : netio::linux_sys {
+    static inline int held = -1;
+    static inline int pauses = 0;
+    static void pause_ms(int ms) noexcept {
+        ::close(std::exchange(held, -1));
+        ++pauses;
+        netio::linux_sys::pause_ms(ms);
+    }
+};
+/// No second socket for the probe.
+struct local_probeless_sys : netio::linux_sys {
+    static inline int made = 0;
+    static int open_socket(int family, int type) noexcept {
+        errno = EMFILE;
+        return made++ == 0 ? netio::linux_sys::open_socket(family, type) : -1;
+    }
+};
+/// Somebody who asks for no lock puts a file of their own there, after a call of ours.
+struct local_thief_sys : netio::linux_sys {
+    static inline bool after_removal = false;
+    static void steal(const char* path) noexcept {
+        ::unlink(path);
+        std::fclose(std::fopen(path, "w"));
+    }
+    static int remove(const char* path) noexcept {
+        const int got = netio::linux_sys::remove(path);
+        if (after_removal) {
+            steal(path);
+        }
+        return got;
+    }
+    static int bind(int what, const sockaddr* where, socklen_t size) noexcept {
+        const int got = netio::linux_sys::bind(what, where, size);
+        if (!after_removal && got == 0) {
+            steal(reinterpret_cast<const sockaddr_un*>(where)->sun_path);
+        }
+        return got;
+    }
+};
 struct local_unlocked_sys : netio::linux_sys {
     static int lock(int) noexcept {
         errno = EBADF;  // as on NFS
@@ -345,6 +385,57 @@ TEST_CASE("without a lock on the folder a local socket is made, but nothing is r
     CHECK(sockets::listen_stream<local_unlocked_sys>({{}, path}, {}).status.why ==
           error::address_in_use);
     CHECK(local_exists(path));
+}
+
+TEST_CASE("a start waits for another one in its folder, but not for ever") {
+    local_folder folder;
+    const std::string path = folder.file("s");
+    const int held = ::open(folder.path().c_str(), O_RDONLY | O_CLOEXEC);
+    REQUIRE(::flock(held, LOCK_EX) == 0);
+    CHECK(sockets::listen_stream<local_hasty_sys>({{}, path}, {}).status.why ==
+          error::address_in_use);
+    CHECK(folder.names().empty());
+    local_patient_sys::held = held;
+    const local_listener made = sockets::listen_stream<local_patient_sys>({{}, path}, {});
+    CHECK(made);
+    CHECK(local_patient_sys::pauses == 1);
+}
+
+TEST_CASE("a local socket of a name alone is one in the folder where the process is") {
+    local_folder folder;
+    std::string before(4096, '\0');
+    REQUIRE(::getcwd(before.data(), before.size()) != nullptr);
+    REQUIRE(::chdir(folder.path().c_str()) == 0);
+    local_leave_stale("s");
+    {
+        const local_listener made = local_listen("s");
+        CHECK(made);
+        CHECK(local_connect(folder.file("s")) == 0);
+        CHECK(local_listen("s").status.why == error::address_in_use);
+    }
+    CHECK(folder.names().empty());
+    CHECK(::chdir(before.c_str()) == 0);
+}
+
+TEST_CASE("what somebody puts there in the midst of a start is theirs, and stays") {
+    local_folder folder;
+    const std::string path = folder.file("s");
+    const std::size_t handles = plain::open_handles();
+    for (const bool after_removal : {false, true}) {
+        CAPTURE(after_removal);
+        local_thief_sys::after_removal = after_removal;
+        local_leave_stale(path);
+        const os_handle made = sockets::listen_stream<local_thief_sys>({{}, path}, {});
+        CHECK(made.status.why == error::address_in_use);
+        CHECK(local_exists(path));
+        ::unlink(path.c_str());
+    }
+    // Whether it lives can't be said without a socket to ask with.
+    local_leave_stale(path);
+    CHECK(sockets::listen_stream<local_probeless_sys>({{}, path}, {}).status.why ==
+          error::address_in_use);
+    CHECK(local_exists(path));
+    CHECK(plain::open_handles() == handles);
 }
 
 TEST_CASE("a local socket that can't be made leaves no file and no handle") {
