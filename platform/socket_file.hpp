@@ -18,9 +18,30 @@
 
 NETIO_BEGIN
 
+/// What lies at a path.
+struct file_facts {
+    std::uint64_t device = 0;
+    std::uint64_t inode = 0;
+    std::uint32_t mode = 0;
+    bool is_socket() const noexcept { return S_ISSOCK(mode); }
+    constexpr bool operator==(const file_facts&) const noexcept = default;
+};
+
 /// The system calls on names of local sockets: what the system returned, the reason in errno.
 struct socket_file_sys {
-    static int look_at(const char* path, struct stat& out) noexcept { return ::lstat(path, &out); }
+    static int look_at(const char* path, file_facts& out) noexcept {
+#if defined(__USE_LARGEFILE64)  // of glibc: its plain call fails on 32 bits for a large inode
+        struct stat64 found {};
+        const int got = ::lstat64(path, &found);
+#else
+        struct stat found {};
+        const int got = ::lstat(path, &found);
+#endif
+        out.device = static_cast<std::uint64_t>(found.st_dev);
+        out.inode = static_cast<std::uint64_t>(found.st_ino);
+        out.mode = static_cast<std::uint32_t>(found.st_mode);
+        return got;
+    }
     static int set_mode_of_socket(int of, mode_t mode) noexcept { return ::fchmod(of, mode); }
     /// Never that of what a symbolic link leads to.
     static int set_mode(const char* path, mode_t mode) noexcept {
@@ -92,13 +113,8 @@ private:
     bool busy_ = false;
 };
 
-inline bool same_file(const struct stat& one, const struct stat& other) noexcept {
-    return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
-}
-
-inline bool is_file(const struct stat& found, const socket_file& wanted) noexcept {
-    return S_ISSOCK(found.st_mode) && static_cast<std::uint64_t>(found.st_dev) == wanted.device &&
-           static_cast<std::uint64_t>(found.st_ino) == wanted.inode;
+inline bool is_file(const file_facts& found, const socket_file& wanted) noexcept {
+    return found.is_socket() && found.device == wanted.device && found.inode == wanted.inode;
 }
 
 /// Does nobody listen there? Refused is the only answer that says so; whoever does listen sees a
@@ -118,13 +134,13 @@ bool is_stale(const sockaddr* where, socklen_t size) noexcept {
 /// folder locked.
 template <class Sys>
 int remove_stale(const char* path, const sockaddr* where, socklen_t size) noexcept {
-    struct stat found {};
+    file_facts found;
     if (Sys::look_at(path, found) != 0) {
         return errno == ENOENT ? 0 : errno;  // it went by itself
     }
-    struct stat still {};
-    if (!S_ISSOCK(found.st_mode) || !is_stale<Sys>(where, size) ||
-        Sys::look_at(path, still) != 0 || !same_file(found, still)) {
+    file_facts still;
+    if (!found.is_socket() || !is_stale<Sys>(where, size) ||
+        Sys::look_at(path, still) != 0 || found != still) {
         return EADDRINUSE;
     }
     return Sys::remove(path) == 0 || errno == ENOENT ? 0 : errno;
@@ -152,21 +168,21 @@ int bind_file(int made, const sockaddr* where, socklen_t size, std::uint32_t mod
             return errno;
         }
     }
-    struct stat found {};
+    file_facts found;
     if (Sys::look_at(path, found) != 0) {
         return errno;
     }
-    if (!S_ISSOCK(found.st_mode)) {
+    if (!found.is_socket()) {
         return EADDRINUSE;  // somebody without our lock put something else there: theirs
     }
-    if ((found.st_mode & unix_mode_most) != mode &&
+    if ((found.mode & unix_mode_most) != mode &&
         Sys::set_mode(path, static_cast<mode_t>(mode)) != 0) {
         const int code = errno;
         Sys::remove(path);
         return code;
     }
-    file.device = static_cast<std::uint64_t>(found.st_dev);
-    file.inode = static_cast<std::uint64_t>(found.st_ino);
+    file.device = found.device;
+    file.inode = found.inode;
     file.process_id = static_cast<std::uint32_t>(Sys::process_id());
     return 0;
 }
@@ -184,7 +200,7 @@ void remove_file_of(int listener, const socket_file& file) noexcept {
     }
     char path[sizeof(where.sun_path) + 1] = {};  // a name of full length has no NUL
     std::memcpy(path, where.sun_path, sizeof(where.sun_path));
-    struct stat found {};
+    file_facts found;
     // It still listens, so no start takes it for stale between the look and the removal.
     if (Sys::look_at(path, found) == 0 && is_file(found, file)) {
         Sys::remove(path);

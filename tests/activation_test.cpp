@@ -1,5 +1,6 @@
 // Listening sockets from elsewhere: those of a service manager, and how a server goes on with one.
 #include "netio.hpp"
+#include "tests/emulated.hpp"
 #include "tests/local_folder.hpp"
 #include "tests/service_world.hpp"
 
@@ -426,8 +427,10 @@ TEST_CASE("a listener that is adopted gets the backlog asked for, and each failu
     CHECK(taken(fault::listen).why == error::not_supported);
     tcp_info told{};
     socklen_t size = sizeof(told);
-    REQUIRE(::getsockopt(made, IPPROTO_TCP, TCP_INFO, &told, &size) == 0);
-    CHECK(told.tcpi_sacked == 3);  // of a listener: its backlog
+    if (!emulated()) {  // qemu-user carries no TCP_INFO
+        REQUIRE(::getsockopt(made, IPPROTO_TCP, TCP_INFO, &told, &size) == 0);
+        CHECK(told.tcpi_sacked == 3);  // of a listener: its backlog
+    }
     ::close(made);
 }
 

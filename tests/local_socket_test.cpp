@@ -53,7 +53,7 @@ struct local_sys : netio::linux_sys {
         errno = code;
         return ++made != fail_at;
     }
-    static int look_at(const char* path, struct stat& out) noexcept {
+    static int look_at(const char* path, netio::file_facts& out) noexcept {
         return enter() ? real::look_at(path, out) : -1;
     }
     static int set_mode(const char* path, mode_t mode) noexcept {
