@@ -414,6 +414,11 @@ TEST_CASE("a local socket of a name alone is one in the folder where the process
         CHECK(local_listen("s").status.why == error::address_in_use);
     }
     CHECK(folder.names().empty());
+    const int held = ::open(folder.path().c_str(), O_RDONLY | O_CLOEXEC);
+    REQUIRE(::flock(held, LOCK_EX) == 0);  // and that one is the folder that it locks
+    CHECK(sockets::listen_stream<local_hasty_sys>({{}, "s"}, {}).status.why ==
+          error::address_in_use);
+    ::close(held);
     CHECK(::chdir(before.c_str()) == 0);
 }
 
