@@ -9,6 +9,7 @@
 //   floor 2 · src/bytes.hpp · views of bytes, wire integers, wiping
 //   floor 2 · src/endpoint.hpp · addresses with ports and networks, their text form, without the OS
 //   floor 2 · src/limits.hpp · how much of everything: the sizes a storage is built from
+//   floor 2 · src/local.hpp · local sockets: who is at the other end, and whose file the name is
 //   floor 1 · platform/atomic.hpp · words that threads and signal handlers share
 //   floor 2 · src/crc32c.hpp · the Castagnoli checksum (RFC 9260 appendix A), by instruction or table
 //   floor 2 · src/stats.hpp · what every pool tells of itself
@@ -20,12 +21,17 @@
 //   floor 3 · src/source_table.hpp · how many connections each source has: exact, bounded, shared
 //   floor 3 · src/proxy.hpp · PROXY protocol versions 1 and 2: parse and encode, with TLVs and CRC32C
 //   floor 3 · src/envelope.hpp · ARP1 envelopes: frame, decode into views, write without a heap
+//   floor 3 · src/handoff_list.hpp · the list of listeners that a process hands to its successor
 //   floor 3 · src/options.hpp · run-time choices of listeners, connections and datagram sockets
 //   floor 4 · platform/contract.hpp · what a kernel must offer: tokens, events and the backend concept
 //   floor 4 · src/output_queue.hpp · what a connection has still to send, in eight words
 //   floor 5 · src/connection.hpp · one connection: its 848 bytes, and what a handler may do with it
 //   floor 5 · src/datagram.hpp · UDP sockets as a handler sees them
+//   floor 4 · platform/socket_file.hpp · the files of unix sockets: their mode, stale ones, the removal
 //   floor 5 · platform/socket_posix.hpp · sockets of POSIX systems: errors, addresses, options, making them
+//   floor 6 · platform/activation.hpp · listening sockets that a service manager made and passed on at exec
+//   floor 6 · platform/pass_handle.hpp · open descriptors to another process, over a unix stream (SCM_RIGHTS)
+//   floor 7 · platform/handoff.hpp · a process's listeners to its successor, over a unix stream
 //   floor 5 · platform/waiting.hpp · what the wait of each backend needs: events, blocks in lines, sleep, wake
 //   floor 6 · platform/epoll.hpp · the Linux backend over epoll: registered once, edge-triggered
 //   floor 6 · platform/io_uring.hpp · the Linux backend over a completion ring: one call of the kernel a turn
@@ -292,6 +298,17 @@ enum class error : std::uint8_t {
     rpc_capability_table,
     rpc_transport,
     rpc_limit,
+    // listeners that somebody else made
+    not_a_listener,
+    handoff_magic,
+    handoff_version,
+    handoff_length,
+    handoff_entry,
+    handoff_checksum,
+    handoff_unfinished,
+    handoff_handles,
+    handoff_socket,
+    handoff_refused,
     count_
 };
 
@@ -352,6 +369,15 @@ constexpr const char* text(error code) noexcept {
         "rpc/capability-table",
         "rpc/transport",
         "over a wire limit",
+        "not a listening stream socket",
+        "not a hand-off", "hand-off: unknown version",
+        "hand-off: wrong length or count",
+        "hand-off: bad entry",
+        "hand-off: checksum differs",
+        "hand-off: ended before it was whole",
+        "hand-off: descriptors do not match the list",
+        "hand-off: a socket is not what the list says",
+        "hand-off: refused by the successor",
     };
     static_assert(sizeof(texts) / sizeof(texts[0]) == static_cast<std::size_t>(error::count_));
     const auto index = static_cast<std::size_t>(code);
@@ -526,6 +552,7 @@ enum class refusal_cause : std::uint8_t {
     door_closed,
     shed,
     lockdown,
+    peer_uid,
     count_
 };
 
@@ -549,7 +576,8 @@ constexpr const char* name(close_kind kind) noexcept {
 constexpr const char* name(refusal_cause cause) noexcept {
     constexpr const char* names[] = {"global_cap", "listener_cap", "source_cap",
                                      "lane_reserve", "gate",       "busy",
-                                     "door_closed", "shed",        "lockdown"};
+                                     "door_closed", "shed",        "lockdown",
+                                     "peer_uid"};
     static_assert(sizeof(names) / sizeof(names[0]) ==
                   static_cast<std::size_t>(refusal_cause::count_));
     const auto index = static_cast<std::size_t>(cause);
@@ -1495,6 +1523,45 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
     }
     return nullptr;
 }
+
+NETIO_END
+
+// ==== src/local.hpp ===============================================================================
+// floor 2 · local sockets: who is at the other end, and whose file the name is
+
+NETIO_BEGIN
+
+/// No user and no group has this number: POSIX keeps it for "none" (chown(2)).
+inline constexpr std::uint32_t no_user = 0xFFFFFFFF;
+
+/// The longest mode a file of a local socket can have; see `listen_options::unix_mode`.
+inline constexpr std::uint32_t unix_mode_most = 0777;
+inline constexpr std::uint32_t unix_mode_default = 0600;
+
+/// Who is at the other end of a unix socket, as it was when it connected, or called listen
+/// (unix(7), SO_PEERCRED; getpeereid(3)). Each is told or not: systems differ.
+struct peer_credentials {
+    std::uint32_t process_id = 0;     ///< 0: not told, or of another process namespace
+    std::uint32_t user_id = no_user;  ///< effective; no_user: not told
+    std::uint32_t group_id = no_user;
+
+    constexpr bool has_process() const noexcept { return process_id != 0; }
+    constexpr bool has_user() const noexcept { return user_id != no_user; }
+    constexpr bool has_group() const noexcept { return group_id != no_user; }
+    constexpr bool operator==(const peer_credentials&) const noexcept = default;
+};
+
+/// The file that a bind made, so that no other one is taken for it. All-zero: no file of ours.
+/// While the socket is open the system gives its inode to no other file.
+struct socket_file {
+    std::uint64_t device = 0;
+    std::uint64_t inode = 0;
+    std::uint32_t process_id = 0;  ///< who made it: a forked child does not remove it
+    std::uint32_t unused = 0;
+
+    constexpr explicit operator bool() const noexcept { return inode != 0; }
+    constexpr bool operator==(const socket_file&) const noexcept = default;
+};
 
 NETIO_END
 
@@ -5324,6 +5391,227 @@ inline std::size_t writer::finish() noexcept {
 
 NETIO_END
 
+// ==== src/handoff_list.hpp ========================================================================
+// floor 3 · the list of listeners that a process hands to its successor
+
+NETIO_BEGIN
+
+/// Listeners of one hand-off.
+inline constexpr std::size_t handoff_entries_max = 64;
+/// Bytes of a listener's name: visible ASCII.
+inline constexpr std::size_t handoff_name_max = 64;
+/// Bytes of a unix socket's path, as long as any system has them.
+inline constexpr std::size_t handoff_path_max = 107;
+
+/// What can be handed on. The number is what goes over the wire.
+enum class handoff_kind : std::uint8_t { none = 0, stream_listener = 1 };
+
+/// One line of the list. Views point into what was parsed.
+struct handoff_entry {
+    handoff_kind kind = handoff_kind::stream_listener;
+    std::string_view name{};       ///< how the two processes call it
+    endpoint address{};            ///< where it is bound; family unix_path: only that
+    std::string_view unix_path{};  ///< and where then; '@' begins a name without a file
+    socket_file file{};            ///< whose file the path is; its process does not travel
+};
+
+/// The list, parsed.
+struct handoff_list {
+    std::uint32_t count = 0;
+    std::uint32_t checksum = 0;  ///< tells one list from another
+    handoff_entry entries[handoff_entries_max]{};
+};
+
+namespace detail {
+
+// All numbers little-endian:
+//    0  magic "netio-HO"
+//    8  u16 version   10  u16 count   12  u32 length of everything, checksum included
+//   16  the entries: u8 kind, u8 family (1 IPv4, 2 IPv6, 3 unix), u8 name bytes, u8 path bytes,
+//       u16 port, u16 zero, u32 scope, u32 flow, 16 bytes address, u64 device, u64 inode, the name,
+//       the path
+//  end  u32 CRC32C of everything before it
+inline constexpr char handoff_magic[] = {'n', 'e', 't', 'i', 'o', '-', 'H', 'O'};
+inline constexpr std::uint16_t handoff_version = 1;
+inline constexpr std::size_t handoff_head_bytes = 16;
+inline constexpr std::size_t handoff_entry_bytes = 48;
+inline constexpr std::size_t handoff_tail_bytes = 4;
+
+constexpr std::uint8_t handoff_family(address_family of) noexcept {
+    return of == address_family::ipv4        ? 1
+           : of == address_family::ipv6      ? 2
+           : of == address_family::unix_path ? 3
+                                             : 0;
+}
+constexpr address_family handoff_family_of(std::uint8_t code) noexcept {
+    return code == 1   ? address_family::ipv4
+           : code == 2 ? address_family::ipv6
+           : code == 3 ? address_family::unix_path
+                       : address_family::none;
+}
+
+/// May it be said? The same rules for who writes and who reads: nothing is there that means
+/// nothing, so each list has one form.
+inline bool handoff_may_say(const handoff_entry& of) noexcept {
+    bool plain = of.kind == handoff_kind::stream_listener && !of.name.empty() &&
+                 of.name.size() <= handoff_name_max && of.unix_path.size() <= handoff_path_max;
+    for (const char each : of.name) {
+        plain = plain && each > ' ' && each < 0x7F;
+    }
+    endpoint bare;  // what may stand in the address of its family
+    bare.family = of.address.family;
+    switch (of.address.family) {
+    case address_family::unix_path:
+        // A name without a file is no file of anybody.
+        return plain && of.address == bare && !of.unix_path.empty() &&
+               of.unix_path.find('\0') == std::string_view::npos &&
+               (of.file ? of.unix_path[0] != '@' : of.file.device == 0);
+    case address_family::ipv4:
+        std::memcpy(bare.address.data(), of.address.address.data(), 4);
+        break;
+    case address_family::ipv6:
+        bare = of.address;
+        break;
+    default:
+        return false;
+    }
+    bare.port = of.address.port;
+    return plain && of.address == bare && bare.port != 0 && of.unix_path.empty() && !of.file &&
+           of.file.device == 0;
+}
+
+inline void store_handoff_entry(const handoff_entry& from, std::byte* to) noexcept {
+    to[0] = static_cast<std::byte>(from.kind);
+    to[1] = static_cast<std::byte>(handoff_family(from.address.family));
+    to[2] = static_cast<std::byte>(from.name.size());
+    to[3] = static_cast<std::byte>(from.unix_path.size());
+    store_little<std::uint16_t>(to + 4, from.address.port);
+    store_little<std::uint16_t>(to + 6, 0);
+    store_little<std::uint32_t>(to + 8, from.address.scope_id);
+    store_little<std::uint32_t>(to + 12, from.address.flow_info);
+    std::memcpy(to + 16, from.address.address.data(), 16);
+    store_little<std::uint64_t>(to + 32, from.file.device);
+    store_little<std::uint64_t>(to + 40, from.file.inode);
+    std::memcpy(to + handoff_entry_bytes, from.name.data(), from.name.size());
+    if (!from.unix_path.empty()) {
+        std::memcpy(to + handoff_entry_bytes + from.name.size(), from.unix_path.data(),
+                    from.unix_path.size());
+    }
+}
+
+/// Takes one entry off `rest`; false if it is cut, or says what may not be said.
+inline bool load_handoff_entry(bytes& rest, handoff_entry& to) noexcept {
+    if (rest.size() < handoff_entry_bytes) {
+        return false;
+    }
+    const std::byte* const at = rest.data();
+    const auto name_bytes = std::to_integer<std::size_t>(at[2]);
+    const auto path_bytes = std::to_integer<std::size_t>(at[3]);
+    if (rest.size() < handoff_entry_bytes + name_bytes + path_bytes) {
+        return false;
+    }
+    to.kind = static_cast<handoff_kind>(at[0]);
+    to.address.family = handoff_family_of(std::to_integer<std::uint8_t>(at[1]));
+    to.address.port = load_little<std::uint16_t>(at + 4);
+    to.address.scope_id = load_little<std::uint32_t>(at + 8);
+    to.address.flow_info = load_little<std::uint32_t>(at + 12);
+    std::memcpy(to.address.address.data(), at + 16, 16);
+    to.file.device = load_little<std::uint64_t>(at + 32);
+    to.file.inode = load_little<std::uint64_t>(at + 40);
+    to.name = as_text(rest.subspan(handoff_entry_bytes, name_bytes));
+    to.unix_path = as_text(rest.subspan(handoff_entry_bytes + name_bytes, path_bytes));
+    const bool zero = load_little<std::uint16_t>(at + 6) == 0;
+    rest = rest.subspan(handoff_entry_bytes + name_bytes + path_bytes);
+    return zero && handoff_may_say(to);
+}
+
+}  // namespace detail
+
+/// The longest list there is.
+inline constexpr std::size_t handoff_bytes_max =
+    detail::handoff_head_bytes + detail::handoff_tail_bytes +
+    handoff_entries_max *
+        (detail::handoff_entry_bytes + handoff_name_max + handoff_path_max);
+
+/// Writes the list of 1 to 64 entries; its size, or 0 if it does not fit, or an entry says what
+/// may not be said: no name, a port of 0, a path of no unix socket. Any thread.
+inline std::size_t encode_handoff(std::span<const handoff_entry> entries,
+                                  std::span<std::byte> out) noexcept {
+    std::size_t total = detail::handoff_head_bytes + detail::handoff_tail_bytes;
+    if (entries.empty() || entries.size() > handoff_entries_max) {
+        return 0;
+    }
+    for (const handoff_entry& each : entries) {
+        if (!detail::handoff_may_say(each)) {
+            return 0;
+        }
+        total += detail::handoff_entry_bytes + each.name.size() + each.unix_path.size();
+    }
+    if (out.size() < total) {
+        return 0;
+    }
+    std::memcpy(out.data(), detail::handoff_magic, sizeof(detail::handoff_magic));
+    detail::store_little(out.data() + 8, detail::handoff_version);
+    detail::store_little(out.data() + 10, static_cast<std::uint16_t>(entries.size()));
+    detail::store_little(out.data() + 12, static_cast<std::uint32_t>(total));
+    std::byte* to = out.data() + detail::handoff_head_bytes;
+    for (const handoff_entry& each : entries) {
+        detail::store_handoff_entry(each, to);
+        to += detail::handoff_entry_bytes + each.name.size() + each.unix_path.size();
+    }
+    detail::store_little(to, crc32c(out.first(total - detail::handoff_tail_bytes)));
+    return total;
+}
+
+/// Reads a list. `missing` says how many bytes may be read next without reading past it; anything
+/// but its one right form is invalid as soon as it shows. Any thread.
+inline parsed<handoff_list> parse_handoff(bytes in) noexcept {
+    using out = parsed<handoff_list>;
+    constexpr std::size_t head = detail::handoff_head_bytes;
+    constexpr std::size_t tail = detail::handoff_tail_bytes;
+    const std::size_t seen = in.size() < sizeof(detail::handoff_magic)
+                                 ? in.size()
+                                 : sizeof(detail::handoff_magic);
+    if (seen != 0 && std::memcmp(in.data(), detail::handoff_magic, seen) != 0) {
+        return out::invalid(error::handoff_magic);
+    }
+    if (in.size() < head) {
+        return out::need(static_cast<std::uint32_t>(head - in.size()));
+    }
+    if (detail::load_little<std::uint16_t>(in.data() + 8) != detail::handoff_version) {
+        return out::invalid(error::handoff_version);
+    }
+    const auto count = detail::load_little<std::uint16_t>(in.data() + 10);
+    const auto total = detail::load_little<std::uint32_t>(in.data() + 12);
+    const std::size_t least = head + tail + count * (detail::handoff_entry_bytes + 1);
+    if (count == 0 || count > handoff_entries_max || total < least || total > handoff_bytes_max) {
+        return out::invalid(error::handoff_length);
+    }
+    if (in.size() < total) {
+        return out::need(static_cast<std::uint32_t>(total - in.size()));
+    }
+    out done;
+    done.value.checksum = detail::load_little<std::uint32_t>(in.data() + total - tail);
+    if (crc32c(in.first(total - tail)) != done.value.checksum) {
+        return out::invalid(error::handoff_checksum);
+    }
+    bytes rest = in.subspan(head, total - head - tail);
+    for (std::size_t at = 0; at < count; ++at) {
+        if (!detail::load_handoff_entry(rest, done.value.entries[at])) {
+            return out::invalid(error::handoff_entry);
+        }
+    }
+    if (!rest.empty()) {
+        return out::invalid(error::handoff_length);
+    }
+    done.status = parse_status::complete;
+    done.consumed = total;
+    done.value.count = count;
+    return done;
+}
+
+NETIO_END
+
 // ==== src/options.hpp =============================================================================
 // floor 3 · run-time choices of listeners, connections and datagram sockets
 
@@ -5423,12 +5711,25 @@ struct listen_options {
     /// 0: the system picks one; read it back with `server::local`.
     std::uint16_t port = 0;
     /// A stream socket in the file system instead; a leading '@' is Linux's abstract namespace. The
-    /// file stays when the server ends: the next start wants it removed first.
+    /// file is removed when the listener closes, if it is still the one that was made then (not on
+    /// Windows, where the next start wants it removed first).
     /// On Windows a path that begins with `\\.\pipe\` is a named pipe.
     std::string_view unix_path{};
     /// Who may open a named pipe, as a security descriptor string (SDDL). Empty: the owner alone,
     /// whoever runs this process. Refused for anything but a named pipe.
     std::string_view pipe_access{};
+    /// Who may connect by the file of `unix_path` (write permission), whatever the umask says; at
+    /// most 0777. Set before anybody can connect. Another than this is refused where there is no
+    /// file with a mode: on Windows, without a path, for abstract names.
+    std::uint32_t unix_mode = unix_mode_default;
+    /// A file left behind by a process that is gone is replaced: only a socket that refuses a
+    /// connect, for nobody listens on it. Otherwise it stays and the answer is `address_in_use`.
+    /// `listen` waits up to a second for another one that starts in the same folder.
+    bool unix_stale_removal = true;
+    /// The only user whose processes may connect to `unix_path`, by the effective number that the
+    /// system tells of the peer; others are refused before a byte is read, by
+    /// `refusal_cause::peer_uid`, also where the system can't tell. no_user: anyone.
+    std::uint32_t unix_required_uid = no_user;
     /// An IPv6 listener that takes IPv4 too. Always set explicitly, so it is the same everywhere.
     bool dual_stack = false;
     /// Connections the kernel holds for us; 0: the system's maximum.
@@ -5589,6 +5890,7 @@ struct os_status {
 struct os_handle {
     socket_handle handle = no_handle;
     os_status status{};
+    socket_file file{};  // of a listening unix socket: what its bind made
     constexpr explicit operator bool() const noexcept { return status.why == error::none; }
 };
 
@@ -5717,6 +6019,30 @@ concept backend_waits_for_batches = requires(B b, std::uint32_t batch_us) {
 template <class B>
 concept backend_bounds_accepts = requires(B b, std::uint32_t most) {
     { b.bound_accepts(most) } noexcept;
+};
+
+/// Where the system tells who connected to a unix socket, a backend may offer
+/// `peer_credentials_of(handle)`: of an open, connected stream; any thread. Without it no listener
+/// can have `unix_required_uid`.
+template <class B>
+concept backend_knows_peers = requires(socket_handle handle) {
+    { B::peer_credentials_of(handle) } noexcept -> std::same_as<peer_credentials>;
+};
+
+/// Where unix sockets have files with a mode, `listen` sets it before anybody can connect, tells
+/// the file in its answer, and the backend offers `remove_file_of(handle, file)`: called once,
+/// before the listener is closed for good. It removes the file only if that is still the one.
+template <class B>
+concept backend_keeps_files = requires(socket_handle handle, const socket_file& file) {
+    { B::remove_file_of(handle, file) } noexcept;
+};
+
+/// Where a listening socket can come from elsewhere, a backend may offer
+/// `take_listener(handle, options)`: the handle, made as `listen` makes its own, if it is a
+/// listening stream socket; or the reason, and it stays the caller's.
+template <class B>
+concept backend_takes_listeners = requires(socket_handle handle, const listen_options& options) {
+    { B::take_listener(handle, options) } noexcept -> std::same_as<os_handle>;
 };
 
 NETIO_END
@@ -6029,11 +6355,14 @@ static_assert(sizeof(opened_facts) <= 64);
 /// What a listener decided for its connections; shared by all workers, written once.
 struct listener_entry {
     socket_handle handle;
+    socket_file file;                            // removed with it, if it is one of ours
     detail::atomic<std::uint32_t> open_count;
     detail::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
     detail::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
+    detail::atomic<std::uint32_t> released;      // its socket lives on elsewhere
     std::uint32_t connections_max;
     std::uint32_t worker;  // the only one that accepts, or every_worker
+    std::uint32_t required_uid;
     std::uint32_t header_max;
     std::uint32_t trusted_first;
     std::uint32_t trusted_count;
@@ -6090,6 +6419,7 @@ struct worker_calls {
     result<endpoint> (*local_of)(socket_handle) noexcept;
     error (*admit)(worker_core&, connection&) noexcept;  // nullptr without a gate
     void (*parted)(worker_core&, connection&) noexcept;  // and tells it of the end
+    peer_credentials (*credentials_of)(socket_handle) noexcept;
 };
 
 /// Exact counts of one worker since it opened.
@@ -6227,6 +6557,11 @@ public:
     /// The process that connected to a unix socket or named pipe, as it was when it connected; 0
     /// where the system does not tell it, for other peers, and once PROXY named the client.
     std::uint32_t peer_process_id() const noexcept;
+    /// The process, user and group at the other end of a unix socket, each if the system tells it:
+    /// Linux all three, macOS all three, other BSDs user and group. Nothing for other sockets and
+    /// once the connection is closing. Of the peer itself, also where PROXY named the client. A
+    /// system call each time.
+    netio::peer_credentials peer_credentials() const noexcept;
     /// The listener's index, or 255 for a connection without one.
     std::uint32_t listener() const noexcept { return listener_; }
     netio::origin origin() const noexcept { return static_cast<netio::origin>(origin_); }
@@ -7039,6 +7374,9 @@ inline endpoint connection::local() const noexcept {
 inline std::uint32_t connection::peer_process_id() const noexcept {
     return source().family == address_family::unix_path ? source().scope_id : 0;
 }
+inline netio::peer_credentials connection::peer_credentials() const noexcept {
+    return handle_ == no_handle ? netio::peer_credentials{} : core().calls->credentials_of(handle_);
+}
 inline std::uint32_t connection::worker() const noexcept { return core().worker_index; }
 inline std::uint32_t connection::pressure() const noexcept { return core().pressure(); }
 inline bool connection::proxied() const noexcept { return has(is_proxied); }
@@ -7334,6 +7672,218 @@ private:
 
 NETIO_END
 
+// ==== platform/socket_file.hpp ====================================================================
+// floor 4 · the files of unix sockets: their mode, stale ones, the removal
+
+#if NETIO_HAS_POSIX
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+NETIO_BEGIN
+
+/// What lies at a path.
+struct file_facts {
+    std::uint64_t device = 0;
+    std::uint64_t inode = 0;
+    std::uint32_t mode = 0;
+    bool is_socket() const noexcept { return S_ISSOCK(mode); }
+    constexpr bool operator==(const file_facts&) const noexcept = default;
+};
+
+/// The system calls on names of local sockets: what the system returned, the reason in errno.
+struct socket_file_sys {
+    static int look_at(const char* path, file_facts& out) noexcept {
+#if defined(__USE_LARGEFILE64)  // of glibc: its plain call fails on 32 bits for a large inode
+        struct stat64 found {};
+        const int got = ::lstat64(path, &found);
+#else
+        struct stat found {};
+        const int got = ::lstat(path, &found);
+#endif
+        out.device = static_cast<std::uint64_t>(found.st_dev);
+        out.inode = static_cast<std::uint64_t>(found.st_ino);
+        out.mode = static_cast<std::uint32_t>(found.st_mode);
+        return got;
+    }
+    static int set_mode_of_socket(int of, mode_t mode) noexcept { return ::fchmod(of, mode); }
+    /// Never that of what a symbolic link leads to.
+    static int set_mode(const char* path, mode_t mode) noexcept {
+        return ::fchmodat(AT_FDCWD, path, mode, AT_SYMLINK_NOFOLLOW);
+    }
+    static int remove(const char* path) noexcept { return ::unlink(path); }
+    static int open_folder(const char* path) noexcept {
+        return ::open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    }
+    static int lock(int folder) noexcept { return ::flock(folder, LOCK_EX | LOCK_NB); }
+    static void pause_ms(int ms) noexcept { ::poll(nullptr, 0, ms); }
+    static int process_id() noexcept { return ::getpid(); }
+};
+
+namespace detail {
+
+/// How long a start waits for others that make or replace a socket in the same folder. They hold
+/// the lock for a few calls that do not block.
+inline constexpr int folder_lock_ms = 1000;
+
+/// Keeps other starts from looking at, removing and making sockets in the folder of `path`
+/// meanwhile: a lock on the folder itself, so that no lock file is left behind and nothing has to
+/// be held while the socket lives. The system lets go of it when a process dies.
+template <class Sys>
+class folder_lock {
+public:
+    explicit folder_lock(const char* path) noexcept {
+        char folder[sizeof(sockaddr_un::sun_path) + 1];
+        std::size_t count = std::strlen(path);
+        while (count != 0 && path[count - 1] != '/') {
+            --count;
+        }
+        NETIO_ASSERT(count < sizeof(folder));
+        std::memcpy(folder, path, count);
+        if (count == 0) {
+            folder[count++] = '.';
+        }
+        folder[count] = '\0';
+        folder_ = Sys::open_folder(folder);
+        for (int waited = 0; folder_ >= 0; ++waited) {
+            if (Sys::lock(folder_) == 0) {
+                held_ = true;
+                return;
+            }
+            if (errno != EWOULDBLOCK && errno != EINTR) {
+                return;  // there are file systems without such locks
+            }
+            if (waited == folder_lock_ms) {
+                busy_ = true;
+                return;
+            }
+            Sys::pause_ms(1);
+        }
+    }
+    folder_lock(const folder_lock&) = delete;
+    folder_lock& operator=(const folder_lock&) = delete;
+    ~folder_lock() {
+        if (folder_ >= 0) {
+            Sys::close(folder_);
+        }
+    }
+    bool held() const noexcept { return held_; }
+    /// Somebody else did not let go of it.
+    bool busy() const noexcept { return busy_; }
+
+private:
+    int folder_ = -1;
+    bool held_ = false;
+    bool busy_ = false;
+};
+
+inline bool is_file(const file_facts& found, const socket_file& wanted) noexcept {
+    return found.is_socket() && found.device == wanted.device && found.inode == wanted.inode;
+}
+
+/// Does nobody listen there? Refused is the only answer that says so; whoever does listen sees a
+/// client that goes at once.
+template <class Sys>
+bool is_stale(const sockaddr* where, socklen_t size) noexcept {
+    const int probe = Sys::open_socket(AF_UNIX, SOCK_STREAM);
+    if (probe < 0) {
+        return false;
+    }
+    const bool refused = Sys::connect(probe, where, size) != 0 && errno == ECONNREFUSED;
+    Sys::close(probe);
+    return refused;
+}
+
+/// Removes the socket that is in the way if nobody listens on it: 0, or why it stays. With the
+/// folder locked.
+template <class Sys>
+int remove_stale(const char* path, const sockaddr* where, socklen_t size) noexcept {
+    file_facts found;
+    if (Sys::look_at(path, found) != 0) {
+        return errno == ENOENT ? 0 : errno;  // it went by itself
+    }
+    file_facts still;
+    if (!found.is_socket() || !is_stale<Sys>(where, size) ||
+        Sys::look_at(path, still) != 0 || found != still) {
+        return EADDRINUSE;
+    }
+    return Sys::remove(path) == 0 || errno == ENOENT ? 0 : errno;
+}
+
+/// Binds with a file of that mode, replacing a stale one where `replaces` says so: 0 and the file,
+/// or an errno and no file of ours is left. The caller listens after it: a socket that does not
+/// listen refuses every connect, so nobody gets in before the mode is right.
+template <class Sys>
+int bind_file(int made, const sockaddr* where, socklen_t size, std::uint32_t mode, bool replaces,
+              socket_file& file) noexcept {
+    const char* path = reinterpret_cast<const sockaddr_un*>(where)->sun_path;
+    // Linux makes the file with this mode less the umask, so that it is never wider; other systems
+    // refuse, which the mode set below makes good.
+    Sys::set_mode_of_socket(made, static_cast<mode_t>(mode));
+    if (Sys::bind(made, where, size) != 0) {
+        const int code = errno;
+        if (code != EADDRINUSE || !replaces) {
+            return code;
+        }
+        if (const int stays = remove_stale<Sys>(path, where, size); stays != 0) {
+            return stays;
+        }
+        if (Sys::bind(made, where, size) != 0) {
+            return errno;
+        }
+    }
+    file_facts found;
+    if (Sys::look_at(path, found) != 0) {
+        return errno;
+    }
+    if (!found.is_socket()) {
+        return EADDRINUSE;  // somebody without our lock put something else there: theirs
+    }
+    if ((found.mode & unix_mode_most) != mode &&
+        Sys::set_mode(path, static_cast<mode_t>(mode)) != 0) {
+        const int code = errno;
+        Sys::remove(path);
+        return code;
+    }
+    file.device = found.device;
+    file.inode = found.inode;
+    file.process_id = static_cast<std::uint32_t>(Sys::process_id());
+    return 0;
+}
+
+/// Removes the file of an open unix socket if it is the one that its bind made, in this process.
+/// A relative name is looked up where the process is now.
+template <class Sys>
+void remove_file_of(int listener, const socket_file& file) noexcept {
+    sockaddr_un where{};
+    socklen_t size = sizeof(where);
+    if (!file || file.process_id != static_cast<std::uint32_t>(Sys::process_id()) ||
+        Sys::getsockname(listener, reinterpret_cast<sockaddr*>(&where), &size) != 0 ||
+        where.sun_family != AF_UNIX || where.sun_path[0] == '\0') {
+        return;
+    }
+    char path[sizeof(where.sun_path) + 1] = {};  // a name of full length has no NUL
+    std::memcpy(path, where.sun_path, sizeof(where.sun_path));
+    file_facts found;
+    // It still listens, so no start takes it for stale between the look and the removal.
+    if (Sys::look_at(path, found) == 0 && is_file(found, file)) {
+        Sys::remove(path);
+    }
+}
+
+}  // namespace detail
+
+NETIO_END
+
+#endif
+
 // ==== platform/socket_posix.hpp ===================================================================
 // floor 5 · sockets of POSIX systems: errors, addresses, options, making them
 
@@ -7442,7 +7992,7 @@ struct posix_options {
 /// count calls and to let the n-th one fail.
 ///
 /// Systems differ in three things: flags at creation, SIGPIPE, and what accept hands down.
-struct posix_sys : detail::posix_options {
+struct posix_sys : detail::posix_options, socket_file_sys {
 #if defined(SOCK_NONBLOCK) && defined(SOCK_CLOEXEC)
     static int open_socket(int family, int type) noexcept {
         return ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -7551,6 +8101,9 @@ struct posix_sys : detail::posix_options {
     }
     static int shutdown_sending(int of) noexcept { return ::shutdown(of, SHUT_WR); }
     static int close(int what) noexcept { return ::close(what); }
+    static int control(int of, int command, int value) noexcept {
+        return ::fcntl(of, command, value);
+    }
     static int open_spare() noexcept { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
     static int get_descriptor_limit(rlimit& out) noexcept {
         return ::getrlimit(RLIMIT_NOFILE, &out);
@@ -7872,6 +8425,29 @@ error to_stream_address(const stream_address& from, socket_address& to, socklen_
     return size != 0 ? error::none : error::address_invalid;
 }
 
+/// Binds to a name in the file system and listens. Two that start at once take turns, by a lock on
+/// the folder: else one could take the other's file, which refuses connects until it listens, for a
+/// stale one. Where the folder can't be locked nothing is replaced.
+template <class Sys>
+os_handle listen_with_file(int made, const socket_address& where, socklen_t size, int backlog,
+                           const listen_options& options) noexcept {
+    if (options.unix_mode > unix_mode_most) {
+        return give_up<Sys>(made, {error::option_invalid, 0});
+    }
+    const folder_lock<Sys> lock(where.path.sun_path);
+    if (lock.busy()) {
+        return give_up<Sys>(made, status_of(EADDRINUSE));
+    }
+    os_handle out{made, {}};
+    int code = bind_file<Sys>(made, &where.any, size, options.unix_mode,
+                              options.unix_stale_removal && lock.held(), out.file);
+    if (code == 0 && Sys::listen(made, backlog) != 0) {
+        code = errno;
+        remove_file_of<Sys>(made, out.file);
+    }
+    return code == 0 ? out : give_up<Sys>(made, status_of(code));
+}
+
 /// A bound, listening, non-blocking stream socket that no child inherits.
 template <class Sys>
 os_handle listen_stream(const stream_address& address, const listen_options& options) noexcept {
@@ -7907,6 +8483,9 @@ os_handle listen_stream(const stream_address& address, const listen_options& opt
     const int backlog = options.backlog == 0 || options.backlog > INT_MAX
                             ? INT_MAX
                             : static_cast<int>(options.backlog);
+    if (!tcp && where.path.sun_path[0] != '\0') {
+        return listen_with_file<Sys>(made, where, size, backlog, options);
+    }
     if (Sys::bind(made, &where.any, size) != 0 || Sys::listen(made, backlog) != 0) {
         return give_up<Sys>(made, status_of(errno));
     }
@@ -7976,6 +8555,97 @@ result<endpoint> local_endpoint(socket_handle handle) noexcept {
         return error_of(errno);
     }
     return to_endpoint(where, size);
+}
+
+/// A listening socket that somebody else made, as it is: where it is bound, or what it is instead.
+struct listener_facts {
+    os_status status{};
+    const char* wrong = "";  // static text
+    endpoint local{};
+    socket_address address{};
+    socklen_t address_bytes = 0;
+    constexpr explicit operator bool() const noexcept { return status.why == error::none; }
+};
+
+/// Looks at a descriptor of any kind and changes nothing: a stream socket of TCP or a unix one that
+/// listens?
+template <class Sys>
+listener_facts facts_of_listener(int of) noexcept {
+    listener_facts out;
+    const auto is_not = [&out](const char* wrong, int code) {
+        out.status = {error::not_a_listener, code};
+        out.wrong = wrong;
+        return out;
+    };
+    const auto option = [of](int name) {
+        int value = -1;
+        socklen_t size = sizeof(value);
+        return Sys::getsockopt(of, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+    };
+    const int type = option(SO_TYPE);
+    if (type < 0) {
+        return is_not(errno == EBADF ? "not open" : "no socket", errno);
+    }
+    if (type != SOCK_STREAM) {
+        return is_not("no stream", 0);
+    }
+    if (option(SO_ACCEPTCONN) != 1) {
+        return is_not("does not listen", 0);
+    }
+    out.address_bytes = sizeof(out.address);
+    if (Sys::getsockname(of, &out.address.any, &out.address_bytes) != 0) {
+        return is_not("no address", errno);
+    }
+    out.local = to_endpoint(out.address, out.address_bytes);
+    if (out.local.family == address_family::none) {
+        return is_not("of another family", 0);
+    }
+    return out;
+}
+
+/// Where a unix socket is bound: a path, or '@' and a name without a file; in `room`.
+inline std::string_view path_of(const listener_facts& facts, std::span<char> room) noexcept {
+    constexpr std::size_t begin = offsetof(sockaddr_un, sun_path);
+    const char* const at = facts.address.path.sun_path;
+    std::size_t count = facts.address_bytes > begin ? facts.address_bytes - begin : 0;
+    count = count < sizeof(facts.address.path.sun_path) ? count
+                                                        : sizeof(facts.address.path.sun_path);
+    if (count != 0 && at[0] != '\0') {
+        const void* const end = std::memchr(at, '\0', count);
+        count = end != nullptr ? static_cast<std::size_t>(static_cast<const char*>(end) - at)
+                               : count;
+    }
+    NETIO_ASSERT(count <= room.size());
+    std::memcpy(room.data(), at, count);
+    if (count != 0 && at[0] == '\0') {
+        room[0] = '@';
+    }
+    return {room.data(), count};
+}
+
+/// A listener that somebody else made gets what ours have: not blocking, not inherited, and the
+/// options that connections inherit from it. On an error it stays the caller's, though some options
+/// may be set.
+template <class Sys>
+os_handle take_listener(socket_handle handle, const listen_options& options) noexcept {
+    const int of = static_cast<int>(handle);
+    const listener_facts facts = facts_of_listener<Sys>(of);
+    if (!facts) {
+        return {no_handle, facts.status};
+    }
+    const int flags = Sys::control(of, F_GETFL, 0);
+    if (flags < 0 || Sys::control(of, F_SETFL, flags | O_NONBLOCK) < 0 ||
+        Sys::control(of, F_SETFD, FD_CLOEXEC) < 0 || Sys::hush(of) != 0) {
+        return {no_handle, status_of(errno)};
+    }
+    option_setter<Sys> to(of);
+    const int family = facts.address.any.sa_family;
+    set_socket_options(to, family, family != AF_UNIX, false, options.socket);
+    if (to.status && options.backlog != 0 &&
+        Sys::listen(of, options.backlog > INT_MAX ? INT_MAX : static_cast<int>(options.backlog))) {
+        to.status = status_of(errno);
+    }
+    return to.status ? os_handle{handle, {}} : os_handle{no_handle, to.status};
 }
 
 /// Raises the soft limit of descriptors to `count` or as near as the hard limit and the system let;
@@ -8103,21 +8773,44 @@ inline bool of_one_client(int code) noexcept {
     }
 }
 
-/// Who is at the other end of an accepted unix socket; 0 where the system does not tell.
+/// Who is at the other end of a unix socket, as far as the system tells.
 template <class Sys>
-std::uint32_t peer_process(int of) noexcept {
+peer_credentials credentials_of(int peer) noexcept {
+    peer_credentials out;
 #if defined(__linux__)
     struct {
         int process;
         unsigned user, group;
-    } peer{};
-    socklen_t size = sizeof(peer);
-    const bool told = Sys::getsockopt(of, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
-    return told ? static_cast<std::uint32_t>(peer.process) : 0;
-#else
-    static_cast<void>(of);
-    return 0;
+    } told{0, no_user, no_user};
+    socklen_t size = sizeof(told);
+    if (Sys::getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &told, &size) == 0) {
+        out = {static_cast<std::uint32_t>(told.process), told.user, told.group};
+    }
+#elif defined(__APPLE__) || defined(__FreeBSD__) || defined(__NetBSD__) ||                        \
+    defined(__OpenBSD__) || defined(__DragonFly__)
+    uid_t user = 0;
+    gid_t group = 0;
+    if (::getpeereid(peer, &user, &group) == 0) {
+        out.user_id = static_cast<std::uint32_t>(user);
+        out.group_id = static_cast<std::uint32_t>(group);
+    }
+#if defined(LOCAL_PEERPID)  // of macOS
+    pid_t process = 0;
+    socklen_t size = sizeof(process);
+    if (Sys::getsockopt(peer, SOL_LOCAL, LOCAL_PEERPID, &process, &size) == 0) {
+        out.process_id = static_cast<std::uint32_t>(process);
+    }
 #endif
+#else
+    static_cast<void>(peer);
+#endif
+    return out;
+}
+
+/// Its process; 0 where the system does not tell.
+template <class Sys>
+std::uint32_t peer_process(int of) noexcept {
+    return credentials_of<Sys>(of).process_id;
 }
 
 /// The next client of a listener; below 0 where there is none, or none that lives.
@@ -8223,6 +8916,9 @@ public:
                             const listen_options& options) noexcept {
         return listen_stream<Sys>(address, options);
     }
+    static os_handle take_listener(socket_handle handle, const listen_options& options) noexcept {
+        return detail::take_listener<Sys>(handle, options);
+    }
     static os_handle open_datagram(const endpoint& address,
                                    const datagram_options& options) noexcept {
         return open_bound_datagram<Sys>(address, options);
@@ -8238,10 +8934,871 @@ public:
         return raise_descriptor_limit<Sys>(count);
     }
     static bool fill_random(mutable_bytes out) noexcept { return Sys::fill_random(out); }
+    static peer_credentials peer_credentials_of(socket_handle handle) noexcept {
+        return credentials_of<Sys>(static_cast<int>(handle));
+    }
+    static void remove_file_of(socket_handle handle, const socket_file& file) noexcept {
+        detail::remove_file_of<Sys>(static_cast<int>(handle), file);
+    }
     std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
 };
 
 }  // namespace detail
+
+NETIO_END
+
+#endif
+
+// ==== platform/activation.hpp =====================================================================
+// floor 6 · listening sockets that a service manager made and passed on at exec
+
+#if NETIO_HAS_POSIX
+
+#include <cstdlib>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#endif
+
+NETIO_BEGIN
+
+/// What a service manager says in the environment (sd_listen_fds(3)): static for as long as nobody
+/// changes it. nullptr: not set.
+struct activation_words {
+    const char* process = nullptr;     ///< LISTEN_PID
+    const char* count = nullptr;       ///< LISTEN_FDS
+    const char* names = nullptr;       ///< LISTEN_FDNAMES
+    const char* process_fd = nullptr;  ///< LISTEN_PIDFDID
+
+    /// Reads the environment, which no other thread may change meanwhile.
+    static activation_words of_environment() noexcept {
+        return {std::getenv("LISTEN_PID"), std::getenv("LISTEN_FDS"),
+                std::getenv("LISTEN_FDNAMES"), std::getenv("LISTEN_PIDFDID")};
+    }
+};
+
+/// One of the sockets passed on: the caller's, to adopt or to close.
+struct activated_listener {
+    socket_handle handle = no_handle;
+    std::string_view name{};  ///< "unknown" if none was given; into the words it came from
+    endpoint local{};
+};
+
+/// How many came; none without a failure: this process was started without, or its parent was the
+/// one they were for.
+struct activation {
+    std::uint32_t count = 0;
+    netio::failure failure{};
+    constexpr explicit operator bool() const noexcept { return !failure; }
+};
+
+/// The most that are taken.
+inline constexpr std::uint32_t activated_most = 64;
+
+/// The calls that activation adds.
+struct activation_sys : posix_sys {
+    /// What tells this process from every other that ever had its number: the inode of its process
+    /// descriptor (pidfd_open(2), Linux 6.9). 0: this system has none.
+    static std::uint64_t process_inode() noexcept {
+#if defined(SYS_pidfd_open)
+        constexpr auto process_files = 0x50494446;  // PID_FS_MAGIC; earlier all shared one inode
+        const auto opened = static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0));
+        struct stat found {};
+        struct statfs system {};
+        const bool told = opened >= 0 && ::fstat(opened, &found) == 0 &&
+                          ::fstatfs(opened, &system) == 0 && system.f_type == process_files;
+        if (opened >= 0) {
+            ::close(opened);
+        }
+        return told ? static_cast<std::uint64_t>(found.st_ino) : 0;
+#else
+        return 0;
+#endif
+    }
+};
+
+namespace detail {
+
+inline constexpr int activated_first = 3;  // SD_LISTEN_FDS_START
+
+/// A plain decimal number of the whole text, at most `most`; -1 if it is none.
+inline std::int64_t activation_number(const char* text, std::int64_t most) noexcept {
+    std::int64_t out = 0;
+    const char* at = text;
+    for (; *at >= '0' && *at <= '9'; ++at) {
+        const std::int64_t digit = *at - '0';
+        if (out > (most - digit) / 10) {
+            return -1;
+        }
+        out = out * 10 + digit;
+    }
+    return at == text || *at != '\0' ? -1 : out;
+}
+
+NETIO_COLD inline activation activation_failed(std::string_view about, error why,
+                                               int code = 0) noexcept {
+    activation out;
+    out.failure.operation = "activation";
+    out.failure.code = why;
+    out.failure.os_code = code;
+    out.failure.os_name = code != 0 ? errno_name(code) : "";
+    out.failure.about(about);
+    return out;
+}
+NETIO_COLD inline activation activation_failed(const activated_listener& of, const char* wrong,
+                                               error why, int code) noexcept {
+    char line[sizeof(failure::subject)];
+    line_writer to(line);
+    to.put("descriptor ").put(static_cast<std::uint64_t>(of.handle)).put(" (").put(of.name);
+    return activation_failed(to.put("): ").put(wrong).finish(), why, code);
+}
+
+/// Cuts the next name off; false where there is none left.
+inline bool next_activated_name(std::string_view& rest, bool& more,
+                                std::string_view& name) noexcept {
+    if (!more) {
+        return false;
+    }
+    const std::size_t colon = rest.find(':');
+    name = rest.substr(0, colon);
+    more = colon != std::string_view::npos;
+    rest.remove_prefix(more ? colon + 1 : rest.size());
+    return true;
+}
+
+/// Names for all of them, as many as there are.
+inline bool name_activated(const char* names, std::span<activated_listener> out) noexcept {
+    std::string_view rest(names == nullptr ? "" : names);
+    bool more = names != nullptr;
+    for (activated_listener& each : out) {
+        each.name = "unknown";
+        if (names != nullptr && !next_activated_name(rest, more, each.name)) {
+            return false;
+        }
+    }
+    return !more;
+}
+
+/// Looks at each, and changes none.
+template <class Sys>
+activation verify_activated(std::span<activated_listener> all) noexcept {
+    for (activated_listener& each : all) {
+        const int of = static_cast<int>(each.handle);
+        const listener_facts facts = facts_of_listener<Sys>(of);
+        if (!facts) {
+            return activation_failed(each, facts.wrong, facts.status.why, facts.status.os_code);
+        }
+        const int flags = Sys::control(of, F_GETFD, 0);
+        if (flags < 0) {
+            return activation_failed(each, "", error_of(errno), errno);
+        }
+        if ((flags & FD_CLOEXEC) != 0) {
+            return activation_failed(each, "close-on-exec already", error::stale, 0);
+        }
+        each.local = facts.local;
+    }
+    return {};
+}
+
+/// Close-on-exec is also the mark that they were taken, so it comes last, and for all or none.
+template <class Sys>
+activation mark_activated(std::span<const activated_listener> all) noexcept {
+    for (std::size_t at = 0; at < 2 * all.size(); ++at) {
+        const activated_listener& each = all[at % all.size()];
+        const int of = static_cast<int>(each.handle);
+        const int flags = at < all.size() ? Sys::control(of, F_GETFL, 0) : 0;
+        const int set = flags < 0             ? -1
+                        : at < all.size() ? Sys::control(of, F_SETFL, flags | O_NONBLOCK)
+                                          : Sys::control(of, F_SETFD, FD_CLOEXEC);
+        if (set < 0) {
+            const int code = errno;
+            for (; at > all.size(); --at) {
+                Sys::control(static_cast<int>(all[at - all.size() - 1].handle), F_SETFD, 0);
+            }
+            return activation_failed(each, "can't be marked", error_of(code), code);
+        }
+    }
+    return {};
+}
+
+/// Are the sockets for this process? Words of the parent's, inherited, are for another one.
+template <class Sys>
+activation activated_for_us(const activation_words& words, bool& ours) noexcept {
+    constexpr std::int64_t most = INT64_MAX;
+    const std::int64_t process = activation_number(words.process, most);
+    if (process <= 0) {
+        return activation_failed("LISTEN_PID", error::option_invalid);
+    }
+    std::int64_t inode = 0;
+    if (words.process_fd != nullptr) {
+        inode = activation_number(words.process_fd, most);
+        if (inode <= 0) {
+            return activation_failed("LISTEN_PIDFDID", error::option_invalid);
+        }
+    }
+    ours = process == Sys::process_id();
+    if (ours && inode != 0) {
+        const std::uint64_t own = Sys::process_inode();
+        ours = own == 0 || own == static_cast<std::uint64_t>(inode);  // 0: nothing to compare
+    }
+    return {};
+}
+
+}  // namespace detail
+
+/// Takes the listening sockets that a service manager passed to this process, descriptors 3 and up:
+/// sd_listen_fds(3). Every one is looked at before the first is taken: a stream socket of TCP or a
+/// unix one, listening, not close-on-exec yet; else none is taken and nothing is changed, and the
+/// failure names the descriptor and what is wrong with it. Then all are made non-blocking and
+/// close-on-exec, which is also how a second call knows that they were taken: error::stale. At most
+/// 64, and no more than `out` has room for. `server::adopt_listener` goes on with them. At the
+/// start, before other threads open descriptors.
+template <class Sys = activation_sys>
+activation take_activated(std::span<activated_listener> out,
+                          const activation_words& words =
+                              activation_words::of_environment()) noexcept {
+    if (words.process == nullptr || words.count == nullptr) {
+        return {};
+    }
+    bool ours = false;
+    if (activation checked = detail::activated_for_us<Sys>(words, ours); !checked || !ours) {
+        return checked;
+    }
+    const std::int64_t count = detail::activation_number(words.count, INT_MAX);
+    if (count <= 0) {
+        return detail::activation_failed("LISTEN_FDS", error::option_invalid);
+    }
+    const std::uint64_t room = out.size() < activated_most ? out.size() : activated_most;
+    if (static_cast<std::uint64_t>(count) > room) {
+        activation failed = detail::activation_failed("LISTEN_FDS", error::full);
+        failed.failure.needed = static_cast<std::uint64_t>(count);
+        failed.failure.given = room;
+        return failed;
+    }
+    const std::span<activated_listener> all = out.first(static_cast<std::size_t>(count));
+    for (std::size_t at = 0; at < all.size(); ++at) {
+        all[at] = {};
+        all[at].handle = detail::activated_first + static_cast<int>(at);
+    }
+    activation done;
+    if (!detail::name_activated(words.names, all)) {
+        done = detail::activation_failed("LISTEN_FDNAMES", error::option_invalid);
+    }
+    if (done) {
+        done = detail::verify_activated<Sys>(all);
+    }
+    if (done) {
+        done = detail::mark_activated<Sys>(all);
+    }
+    if (!done) {
+        for (activated_listener& each : all) {
+            each = {};  // nobody closes what was not taken
+        }
+        return done;
+    }
+    done.count = static_cast<std::uint32_t>(count);
+    return done;
+}
+
+NETIO_END
+
+#endif
+
+// ==== platform/pass_handle.hpp ====================================================================
+// floor 6 · open descriptors to another process, over a unix stream (SCM_RIGHTS)
+
+#if NETIO_HAS_POSIX
+
+NETIO_BEGIN
+
+/// The system calls that carry descriptors; they never wait, whatever the socket's own mode is.
+struct pass_sys : posix_sys {
+    static ssize_t send_control(int to, const msghdr* what) noexcept {
+        return ::sendmsg(to, what, send_flags | MSG_DONTWAIT);
+    }
+#if defined(MSG_CMSG_CLOEXEC)
+    static ssize_t receive_control(int from, msghdr* what) noexcept {
+        return ::recvmsg(from, what, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    }
+    static int set_close_on_exec(int) noexcept { return 0; }  // each has it from the start
+#else
+    static ssize_t receive_control(int from, msghdr* what) noexcept {
+        return ::recvmsg(from, what, MSG_DONTWAIT);
+    }
+    static int set_close_on_exec(int of) noexcept { return ::fcntl(of, F_SETFD, FD_CLOEXEC); }
+#endif
+};
+
+/// What became of `pass_handle`. With a byte sent the descriptor is sent, too.
+struct passed_handle {
+    std::uint32_t byte_count = 0;
+    os_status status{};
+    constexpr explicit operator bool() const noexcept { return status.why == error::none; }
+};
+
+/// What `receive_handle` found.
+struct received_handle {
+    socket_handle handle = no_handle;  ///< the caller's own; no_handle: none came with the bytes
+    std::uint32_t byte_count = 0;      ///< 0 without an error: nothing is there yet, or the end
+    bool ended = false;
+    os_status status{};
+    constexpr explicit operator bool() const noexcept { return status.why == error::none; }
+};
+
+namespace detail {
+
+/// The most that Linux takes with one message (SCM_MAX_FD); other systems take fewer.
+inline constexpr std::size_t passed_most = 253;
+
+/// Room for their control message, and for one or two that nobody asked for.
+struct alignas(cmsghdr) control_room {
+    unsigned char memory[2048];
+};
+
+/// Sends bytes, and with the first of them these descriptors, at most `passed_most`. Never waits.
+template <class Sys>
+passed_handle send_with_handles(int via, std::span<const socket_handle> handles,
+                                bytes with) noexcept {
+    if (with.empty() || handles.size() > passed_most) {  // descriptors travel with bytes only
+        return {0, {error::option_invalid, 0}};
+    }
+    iovec piece{const_cast<std::byte*>(with.data()), clipped(with.size())};
+    msghdr what{};
+    what.msg_iov = &piece;
+    what.msg_iovlen = 1;
+    control_room room{};
+    if (!handles.empty()) {
+        const auto count = static_cast<std::uint32_t>(handles.size());
+        what.msg_control = room.memory;
+        what.msg_controllen = static_cast<decltype(what.msg_controllen)>(
+            CMSG_SPACE(sizeof(int) * count));
+        NETIO_ASSERT(what.msg_controllen <= sizeof(room.memory));
+        cmsghdr* const head = CMSG_FIRSTHDR(&what);
+        head->cmsg_level = SOL_SOCKET;
+        head->cmsg_type = SCM_RIGHTS;
+        head->cmsg_len = static_cast<decltype(head->cmsg_len)>(CMSG_LEN(sizeof(int) * count));
+        for (std::uint32_t at = 0; at < count; ++at) {
+            const int each = static_cast<int>(handles[at]);
+            std::memcpy(CMSG_DATA(head) + at * sizeof(int), &each, sizeof(int));
+        }
+    }
+    ssize_t sent = 0;
+    do {
+        sent = Sys::send_control(via, &what);
+    } while (sent < 0 && errno == EINTR);
+    if (sent < 0) {
+        const int code = errno;
+        return {0, code == EAGAIN || code == EWOULDBLOCK ? os_status{error::full, code}
+                                                         : status_of(code)};
+    }
+    return {static_cast<std::uint32_t>(sent), {}};
+}
+
+/// Descriptors that came and are not taken yet: closed at the end.
+template <class Sys>
+class handle_catch {
+public:
+    handle_catch() noexcept = default;
+    handle_catch(const handle_catch&) = delete;
+    handle_catch& operator=(const handle_catch&) = delete;
+    ~handle_catch() { close_all(); }
+
+    std::uint32_t count() const noexcept { return count_; }
+    int operator[](std::uint32_t at) const noexcept { return handles_[at]; }
+    void close_all() noexcept {
+        for (; count_ != 0; --count_) {
+            Sys::close(handles_[count_ - 1]);
+        }
+    }
+    /// The caller has them now.
+    void let_go() noexcept { count_ = 0; }
+    /// False: more than any sender may have sent. It is closed.
+    bool add(int handle) noexcept {
+        if (count_ == passed_most) {
+            Sys::close(handle);
+            return false;
+        }
+        handles_[count_++] = handle;
+        return true;
+    }
+
+private:
+    int handles_[passed_most];
+    std::uint32_t count_ = 0;
+};
+
+/// The next part of a control message. musl's macro compares numbers of unlike signs.
+inline cmsghdr* next_control(msghdr& of, cmsghdr* at) noexcept {
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-compare"
+#endif
+    return CMSG_NXTHDR(&of, at);
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+}
+
+/// Everything in a control message that is a descriptor, also those nobody asked for.
+template <class Sys>
+bool catch_handles(msghdr& from, handle_catch<Sys>& into) noexcept {
+    bool all = true;
+    for (cmsghdr* at = CMSG_FIRSTHDR(&from); at != nullptr; at = next_control(from, at)) {
+        if (at->cmsg_level != SOL_SOCKET || at->cmsg_len < CMSG_LEN(0)) {
+            continue;
+        }
+        const std::size_t count = (at->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        bool wanted = at->cmsg_type == SCM_RIGHTS;
+        bool carries = wanted;
+#if defined(__linux__)
+        carries |= at->cmsg_type == 4;  // SCM_PIDFD, of a socket with SO_PASSPIDFD
+#endif
+        for (std::size_t each = 0; carries && each < count; ++each) {
+            int handle = -1;
+            std::memcpy(&handle, CMSG_DATA(at) + each * sizeof(int), sizeof(int));
+            if (!wanted) {
+                Sys::close(handle);
+            } else {
+                all = into.add(handle) && Sys::set_close_on_exec(handle) == 0 && all;
+            }
+        }
+    }
+    return all;
+}
+
+/// Takes bytes and what came with them. On any error `into` has none of this call's.
+template <class Sys>
+received_handle receive_with_handles(int via, mutable_bytes room,
+                                     handle_catch<Sys>& into) noexcept {
+    received_handle out;
+    if (room.empty()) {
+        out.status.why = error::option_invalid;
+        return out;
+    }
+    iovec piece{room.data(), clipped(room.size())};
+    control_room control{};
+    msghdr what{};
+    ssize_t got = 0;
+    do {
+        what = {};
+        what.msg_iov = &piece;
+        what.msg_iovlen = 1;
+        what.msg_control = control.memory;
+        what.msg_controllen = sizeof(control.memory);
+        got = Sys::receive_control(via, &what);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0) {
+        const int code = errno;
+        out.status = code == EAGAIN || code == EWOULDBLOCK ? os_status{} : status_of(code);
+        return out;
+    }
+    out.byte_count = static_cast<std::uint32_t>(got);
+    out.ended = got == 0;
+    const bool all = catch_handles<Sys>(what, into);
+    // Cut: the room is for as many as can be sent, so this process has no descriptor left.
+    if (!all || (what.msg_flags & MSG_CTRUNC) != 0) {
+        into.close_all();
+        out.status.why = error::descriptors_empty;
+    }
+    return out;
+}
+
+}  // namespace detail
+
+/// Sends `with`, at least one byte, over a connected unix stream, and with its first byte an open
+/// descriptor of any kind; this process keeps its own. Never waits. Fewer bytes than given may go:
+/// the rest needs no descriptor any more. error::full: nothing went, try again when it is
+/// writable. For a socket that no server has: before `adopt`, or of one's own. Any thread.
+/// unix(7), SCM_RIGHTS.
+template <class Sys = pass_sys>
+passed_handle pass_handle(socket_handle via, socket_handle what, bytes with) noexcept {
+    return detail::send_with_handles<Sys>(static_cast<int>(via), {&what, 1}, with);
+}
+
+/// Takes what came on a connected unix stream, at most `into.size()` bytes, and the descriptor sent
+/// with them: one or none, close-on-exec. Never waits. Whatever else came (more than one, or one
+/// that this process has no place for) is closed and an error: error::too_long,
+/// error::descriptors_empty. What kind of thing it is, the caller must look at: a peer may send
+/// any.
+template <class Sys = pass_sys>
+received_handle receive_handle(socket_handle via, mutable_bytes into) noexcept {
+    detail::handle_catch<Sys> came;
+    received_handle out =
+        detail::receive_with_handles<Sys>(static_cast<int>(via), into, came);
+    if (came.count() > 1) {
+        out.status.why = error::too_long;
+    } else if (came.count() == 1) {
+        out.handle = came[0];
+        came.let_go();
+    }
+    return out;
+}
+
+NETIO_END
+
+#endif
+
+// ==== platform/handoff.hpp ========================================================================
+// floor 7 · a process's listeners to its successor, over a unix stream
+
+#if NETIO_HAS_POSIX
+
+#include <poll.h>
+
+NETIO_BEGIN
+
+/// The calls that a hand-off adds.
+struct handoff_sys : pass_sys {
+    static int wait_ready(int on, short events, int ms) noexcept {
+        pollfd of{on, events, 0};
+        return ::poll(&of, 1, ms);
+    }
+    /// 1: something is there still. Takes nothing, and no descriptor.
+    static ssize_t peek(int from) noexcept {
+        char next = 0;
+        return ::recv(from, &next, 1, MSG_PEEK | MSG_DONTWAIT);
+    }
+};
+
+struct handoff_options {
+    std::uint32_t timeout_ms = 5'000;      ///< for the whole call; at least once is looked
+    std::uint32_t required_uid = no_user;  ///< the other side's user; no_user: anyone's
+};
+
+/// A listener to hand on. Both processes know it by its name, 1 to 64 bytes of visible ASCII.
+struct handoff_offer {
+    std::string_view name{};
+    socket_handle handle = no_handle;  ///< `server::native_handle`; stays this process's own
+    socket_file file{};                ///< `server::file_of`; who takes it will remove it
+};
+
+/// A listener that was handed on: the caller's own, to adopt or to close.
+struct taken_listener {
+    socket_handle handle = no_handle;
+    endpoint local{};
+    socket_file file{};                      ///< for `server::adopt_listener`
+    char name[handoff_name_max + 1] = {};
+    char unix_path[handoff_path_max + 1] = {};
+};
+
+/// What came of `take_over`.
+struct takeover {
+    std::uint32_t count = 0;
+    std::uint32_t checksum = 0;  ///< of the list, for the answer
+    netio::failure failure{};
+    constexpr explicit operator bool() const noexcept { return !failure; }
+};
+
+namespace detail {
+
+// The answer: magic "netio-HA", u32 0 for yes and 1 for no, u32 checksum of the list.
+inline constexpr char handoff_answer_magic[] = {'n', 'e', 't', 'i', 'o', '-', 'H', 'A'};
+inline constexpr std::size_t handoff_answer_bytes = 16;
+
+NETIO_COLD inline failure handoff_failed(const char* operation, std::string_view about,
+                                         os_status why) noexcept {
+    failure out;
+    out.operation = operation;
+    out.code = why.why;
+    out.os_code = why.os_code;
+    out.os_name = why.os_code != 0 ? errno_name(why.os_code) : "";
+    out.about(about);
+    return out;
+}
+
+/// One side of a hand-off: whose other side it is, and until when.
+template <class Sys>
+class handoff_side {
+public:
+    handoff_side(socket_handle via, const handoff_options& options) noexcept
+        : via_(static_cast<int>(via)),
+          until_ns_(Sys::now_ns() + std::uint64_t{options.timeout_ms} * 1'000'000) {}
+
+    int via() const noexcept { return via_; }
+
+    os_status checks_user(std::uint32_t required) const noexcept {
+        return required == no_user || credentials_of<Sys>(via_).user_id == required
+                   ? os_status{}
+                   : os_status{error::permission_denied, 0};
+    }
+    /// Until there is something to do, an end counting as such; or it is too late.
+    os_status wait(short events) const noexcept {
+        for (;;) {
+            const std::uint64_t now = Sys::now_ns();
+            const std::uint64_t left = now < until_ns_ ? until_ns_ - now : 0;
+            const std::uint64_t ms = (left + 999'999) / 1'000'000;
+            const int got =
+                Sys::wait_ready(via_, events, static_cast<int>(ms < INT_MAX ? ms : INT_MAX));
+            if (got > 0) {
+                return {};
+            }
+            if (got < 0 && errno != EINTR) {
+                return status_of(errno);
+            }
+            if (left == 0) {
+                return {error::timed_out, 0};
+            }
+        }
+    }
+    /// All of them, the descriptors with the first byte.
+    os_status send(bytes rest, std::span<const socket_handle> handles) const noexcept {
+        while (!rest.empty()) {
+            const passed_handle sent = send_with_handles<Sys>(via_, handles, rest);
+            if (sent.byte_count != 0) {
+                rest = rest.subspan(sent.byte_count);
+                handles = {};
+            } else if (sent.status.why != error::full) {
+                return sent.status;
+            } else if (const os_status waited = wait(POLLOUT); !waited) {
+                return waited;
+            }
+        }
+        return {};
+    }
+    /// Exactly so many bytes. Descriptors may come with the first of `fresh` ones only.
+    os_status receive(mutable_bytes into, handle_catch<Sys>& handles, bool fresh) const noexcept {
+        while (!into.empty()) {
+            const std::uint32_t before = handles.count();
+            const received_handle got = receive_with_handles<Sys>(via_, into, handles);
+            if (!got) {
+                return got.status;
+            }
+            if (got.ended) {
+                return {error::handoff_unfinished, 0};
+            }
+            if (handles.count() != before && !fresh) {
+                return {error::handoff_handles, 0};
+            }
+            into = into.subspan(got.byte_count);
+            fresh = fresh && got.byte_count == 0;
+            if (got.byte_count == 0) {
+                if (const os_status waited = wait(POLLIN); !waited) {
+                    return waited;
+                }
+            }
+        }
+        return {};
+    }
+
+private:
+    int via_;
+    std::uint64_t until_ns_;
+};
+
+/// The predecessor's memory for one hand-off.
+struct handoff_outbox {
+    handoff_entry entries[handoff_entries_max];
+    socket_handle handles[handoff_entries_max];
+    char paths[handoff_entries_max][handoff_path_max + 1];
+    std::byte list[handoff_bytes_max];
+    std::size_t list_bytes = 0;
+};
+
+/// Says of each listener where it is, as the system tells it.
+template <class Sys>
+failure write_handoff(std::span<const handoff_offer> offers, handoff_outbox& out) noexcept {
+    if (offers.empty() || offers.size() > handoff_entries_max) {
+        return handoff_failed("hand_over", "count", {error::option_invalid, 0});
+    }
+    for (std::size_t at = 0; at < offers.size(); ++at) {
+        const handoff_offer& each = offers[at];
+        const listener_facts facts = facts_of_listener<Sys>(static_cast<int>(each.handle));
+        if (!facts) {
+            return handoff_failed("hand_over", each.name, facts.status);
+        }
+        handoff_entry& entry = out.entries[at];
+        entry = {};
+        entry.name = each.name;
+        entry.address = facts.local;
+        if (facts.local.family == address_family::unix_path) {
+            entry.unix_path = path_of(facts, out.paths[at]);
+            entry.file = each.file;
+        }
+        if (!handoff_may_say(entry)) {
+            return handoff_failed("hand_over", each.name, {error::option_invalid, 0});
+        }
+        out.handles[at] = each.handle;
+    }
+    out.list_bytes = encode_handoff({out.entries, offers.size()}, out.list);
+    NETIO_ASSERT(out.list_bytes != 0);
+    return {};
+}
+
+inline void write_handoff_answer(std::span<std::byte, handoff_answer_bytes> out, bool yes,
+                                 std::uint32_t checksum) noexcept {
+    std::memcpy(out.data(), handoff_answer_magic, sizeof(handoff_answer_magic));
+    store_little<std::uint32_t>(out.data() + 8, yes ? 0 : 1);
+    store_little<std::uint32_t>(out.data() + 12, checksum);
+}
+
+/// Is it the successor's yes to this list?
+inline error read_handoff_answer(bytes in, std::uint32_t checksum) noexcept {
+    if (std::memcmp(in.data(), handoff_answer_magic, sizeof(handoff_answer_magic)) != 0) {
+        return error::handoff_magic;
+    }
+    if (load_little<std::uint32_t>(in.data() + 8) != 0) {
+        return error::handoff_refused;
+    }
+    return load_little<std::uint32_t>(in.data() + 12) == checksum ? error::none
+                                                                  : error::handoff_checksum;
+}
+
+/// Does each socket of the list lie where the list says? The name of the first that does not is
+/// left in `about`.
+template <class Sys>
+os_status verify_handoff(const handoff_list& list, const handle_catch<Sys>& came,
+                         std::string_view& about) noexcept {
+    if (came.count() != list.count) {
+        return {error::handoff_handles, 0};
+    }
+    for (std::uint32_t at = 0; at < list.count; ++at) {
+        const handoff_entry& entry = list.entries[at];
+        about = entry.name;
+        const listener_facts facts = facts_of_listener<Sys>(came[at]);
+        if (!facts) {
+            return facts.status;
+        }
+        char room[sizeof(sockaddr_un::sun_path)];
+        const bool local = facts.local.family == address_family::unix_path;
+        if (facts.local != entry.address || (local && path_of(facts, room) != entry.unix_path)) {
+            return {error::handoff_socket, 0};
+        }
+    }
+    about = "";
+    return {};
+}
+
+/// Everything up to the moment where the successor has it; `memory` is what the list points into.
+template <class Sys>
+os_status receive_handoff(const handoff_side<Sys>& side, std::uint32_t required_uid,
+                          std::span<std::byte, handoff_bytes_max> memory, handle_catch<Sys>& came,
+                          handoff_list& list, std::string_view& about) noexcept {
+    if (const os_status user = side.checks_user(required_uid); !user) {
+        about = "required_uid";
+        return user;
+    }
+    std::size_t count = 0;
+    parsed<handoff_list> got = parse_handoff({});
+    while (got.status == parse_status::incomplete) {
+        const os_status more = side.receive(memory.subspan(count, got.missing), came, count == 0);
+        if (!more) {
+            return more;
+        }
+        count += got.missing;
+        got = parse_handoff(memory.first(count));
+    }
+    list = got.value;
+    if (got.status == parse_status::invalid) {
+        return {got.why, 0};
+    }
+    if (Sys::peek(side.via()) > 0) {  // more than the list: whatever it is, nobody asked for it
+        return {error::handoff_length, 0};
+    }
+    return verify_handoff<Sys>(list, came, about);
+}
+
+template <class Sys>
+void give_taken(const handoff_entry& entry, int handle, taken_listener& to) noexcept {
+    to = {};
+    to.handle = handle;
+    to.local = entry.address;
+    to.file = entry.file;
+    to.file.process_id = entry.file ? static_cast<std::uint32_t>(Sys::process_id()) : 0;
+    std::memcpy(to.name, entry.name.data(), entry.name.size());
+    if (!entry.unix_path.empty()) {
+        std::memcpy(to.unix_path, entry.unix_path.data(), entry.unix_path.size());
+    }
+}
+
+}  // namespace detail
+
+/// Hands 1 to 64 listeners to the process at the other end of a connected unix stream, and waits
+/// for its yes. Without a failure it has them and serves them: now `server::release_listener` each,
+/// and in time drain. Until then, and after any failure, they are served here as ever, so no client
+/// is lost; where the answer was lost on its way, both may serve them. Blocks its caller, at most
+/// `timeout_ms`: on a thread that is no worker the workers go on accepting meanwhile; on the only
+/// worker's, clients wait in the queue. Takes about 35 KB of stack. Any thread.
+template <class Sys = handoff_sys>
+failure hand_over(socket_handle via, std::span<const handoff_offer> offers,
+                  const handoff_options& options = {}) noexcept {
+    const detail::handoff_side<Sys> side(via, options);
+    if (const os_status user = side.checks_user(options.required_uid); !user) {
+        return detail::handoff_failed("hand_over", "required_uid", user);
+    }
+    detail::handoff_outbox out;
+    if (failure wrong = detail::write_handoff<Sys>(offers, out)) {
+        return wrong;
+    }
+    const auto list = bytes(out.list).first(out.list_bytes);
+    os_status done = side.send(list, {out.handles, offers.size()});
+    std::byte answer[detail::handoff_answer_bytes];
+    if (done) {
+        detail::handle_catch<Sys> unwanted;  // an answer brings none: closed, if it does
+        done = side.receive(answer, unwanted, false);
+    }
+    if (done) {
+        const auto tail = list.last(detail::handoff_tail_bytes);
+        done.why = detail::read_handoff_answer(
+            answer, detail::load_little<std::uint32_t>(tail.data()));
+    }
+    return done ? failure{} : detail::handoff_failed("hand_over", "", done);
+}
+
+/// Answers the predecessor of a `take_over`: yes once every listener is adopted and will be served,
+/// or no; then those that were not adopted are the caller's to close. Never waits. A failure: the
+/// predecessor may be gone, or goes on serving them itself, too.
+template <class Sys = handoff_sys>
+failure answer_takeover(socket_handle via, const takeover& of, bool yes) noexcept {
+    std::byte answer[detail::handoff_answer_bytes];
+    detail::write_handoff_answer(answer, yes, of.checksum);
+    const passed_handle sent =
+        detail::send_with_handles<Sys>(static_cast<int>(via), {}, answer);
+    if (sent && sent.byte_count != sizeof(answer)) {  // the stream took a part: it can't be full
+        return detail::handoff_failed("answer_takeover", "", {error::full, 0});
+    }
+    return sent ? failure{} : detail::handoff_failed("answer_takeover", "", sent.status);
+}
+
+/// Takes the listeners that the process at the other end hands over. Everything is looked at before
+/// anything is given: the user if one is required, the list and its checksum, the number of
+/// descriptors, and of each that it listens where the list says. On any failure every descriptor
+/// that came is closed, and the predecessor is told no. Else they are the caller's, in the list's
+/// order: `server::adopt_listener` each (which also makes them non-blocking), then
+/// `answer_takeover`. Blocks its caller, at most `timeout_ms`. Takes about 40 KB of stack. Any
+/// thread.
+template <class Sys = handoff_sys>
+takeover take_over(socket_handle via, std::span<taken_listener> out,
+                   const handoff_options& options = {}) noexcept {
+    const detail::handoff_side<Sys> side(via, options);
+    std::byte memory[handoff_bytes_max];
+    detail::handle_catch<Sys> came;
+    handoff_list list;
+    std::string_view about;
+    takeover done;
+    os_status status = detail::receive_handoff<Sys>(side, options.required_uid, memory, came, list,
+                                                    about);
+    done.checksum = list.checksum;
+    if (status && list.count > out.size()) {
+        done.failure.needed = list.count;
+        done.failure.given = out.size();
+        status.why = error::full;
+    }
+    if (!status) {
+        const failure sizes = done.failure;
+        done.failure = detail::handoff_failed("take_over", about, status);
+        done.failure.needed = sizes.needed;
+        done.failure.given = sizes.given;
+        came.close_all();
+        answer_takeover<Sys>(via, done, false);  // it may be gone: all is closed already
+        return done;
+    }
+    for (std::uint32_t at = 0; at < list.count; ++at) {
+        detail::give_taken<Sys>(list.entries[at], came[at], out[at]);
+    }
+    came.let_go();
+    done.count = list.count;
+    return done;
+}
 
 NETIO_END
 
@@ -17426,7 +18983,7 @@ public:
         NETIO_ASSERT(w_.is_open.load(detail::ordering::relaxed) == 0);
         static constexpr detail::worker_calls calls{
             &start_connect, &Backend::local_of, gated ? &admit_outgoing : nullptr,
-            gated ? &part : nullptr};
+            gated ? &part : nullptr, &credentials_of};
         const os_status opened = w_.backend.open(w_.backend_memory, w_.backend_sizes, core_.pool);
         if (!opened) {
             return opened;
@@ -17599,6 +19156,17 @@ public:
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
         return send_datagram(&w_, from.index, to, payload);
+    }
+
+    /// Closes a listener that nobody holds any more, and takes away its file first: while it
+    /// listens, nobody else takes that for a stale one.
+    static void close_listener(detail::listener_entry& of) noexcept {
+        if constexpr (backend_keeps_files<Backend>) {
+            if (of.released.load() == 0) {
+                Backend::remove_file_of(of.handle, of.file);
+            }
+        }
+        Backend::close_handle(of.handle, false);
     }
 
     /// The backend's end, on the thread that opened it; nothing is left by now.
@@ -18040,6 +19608,11 @@ private:
         detail::listener_entry& from = core_.shared->listeners[listener];
         if (w_.stopping || w_.draining || w_.door_shut || from.removed.load() != 0) {
             refuse(listener, e, refusal_cause::door_closed);
+            return;
+        }
+        if (from.required_uid != no_user &&
+            credentials_of(e.handle).user_id != from.required_uid) {
+            refuse(listener, e, refusal_cause::peer_uid);
             return;
         }
         if (in_lockdown() && !from.lockdown_exempt) {
@@ -18999,7 +20572,8 @@ private:
                (shared.stop_wanted.load() != 0 || shared.drain_ms.load() != w_.drain_seen);
     }
     std::uint32_t listeners_version() const noexcept {
-        return core_.shared->listeners_version.load(detail::ordering::acquire);
+        // In one order with is_open: who adds a listener wakes only workers that are open.
+        return core_.shared->listeners_version.load();
     }
     std::uint32_t listener_count() const noexcept {
         return core_.shared->listener_count.load(detail::ordering::acquire);
@@ -19038,7 +20612,8 @@ private:
         w_.door_shut = static_cast<detail::door_word>(shared.door.load()) ==
                        detail::door_word::shut;
         for (std::uint32_t at = 0; at < listener_count(); ++at) {
-            if (shared.listeners[at].removed.load() != 0) {
+            if (shared.listeners[at].removed.load() != 0 ||
+                shared.listeners[at].released.load() != 0) {
                 leave_listener(at);
             } else if (w_.door_shut) {
                 stop_accept(at);
@@ -19172,7 +20747,7 @@ private:
             of_another) {
             return;
         }
-        if (!w_.watches[listener].held && !hold(from)) {
+        if (from.released.load() != 0 || (!w_.watches[listener].held && !hold(from))) {
             return;
         }
         w_.watches[listener].held = true;
@@ -19200,7 +20775,7 @@ private:
     }
     static void let_go(detail::listener_entry& of) noexcept {
         if (of.holds.fetch_sub(1, detail::ordering::acquire_release) == 1) {
-            Backend::close_handle(of.handle, false);
+            close_listener(of);
         }
     }
 
@@ -19568,6 +21143,15 @@ private:
         }
     }
 
+    static peer_credentials credentials_of(socket_handle peer) noexcept {
+        if constexpr (backend_knows_peers<Backend>) {
+            return Backend::peer_credentials_of(peer);
+        } else {
+            static_cast<void>(peer);
+            return {};
+        }
+    }
+
     static os_status start_connect(detail::worker_core& core, std::uint32_t index,
                                    const stream_address& to) noexcept {
         // The core is the first member of its state.
@@ -19725,7 +21309,8 @@ public:
         }
         detail::listener_entry& entry = shared_->listeners[index];
         stream_address address{{}, wanted.unix_path};
-        if (!resolve(wanted, address, where) || !apply(wanted, entry, where)) {
+        if (!resolve(wanted, address, where) ||
+            !apply(wanted, entry, where, !wanted.unix_path.empty())) {
             return failure_.code;
         }
         const os_handle bound = Backend::listen(address, wanted);
@@ -19733,18 +21318,75 @@ public:
             give_trusted(entry);
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
-        entry.handle = bound.handle;
-        entry.removed.store(0, detail::ordering::relaxed);
-        entry.server_holds.store(1, detail::ordering::relaxed);
-        entry.holds.store(1, detail::ordering::release);
-        if (index == listener_total()) {
-            shared_->listener_count.store(index + 1, detail::ordering::release);
+        return publish(index, bound, id);
+    }
+    /// Goes on with a listening stream socket that somebody else made: a service manager
+    /// (`take_activated`), a predecessor (`take_over`). Verified, and made non-blocking and
+    /// close-on-exec. `wanted` says what its connections get: deadlines, caps, PROXY, worker, the
+    /// socket options they inherit, and the backlog if one is given; what would say where to listen
+    /// is refused. Its file, if it is a unix socket with one, is removed at the end only if `file`
+    /// says which that is. On an error the socket stays the caller's, else it is the server's.
+    /// Before or while the workers run, one call at a time of this, `listen` and `open_datagram`.
+    error adopt_listener(socket_handle handle, const listen_options& wanted,
+                         listener_id* id = nullptr, const socket_file& file = {}) noexcept {
+        if (shared_ == nullptr) {
+            return failure_.code;
         }
+        failure_ = {};
+        char name[40];
+        const std::string_view what =
+            detail::line_writer(name).put("descriptor ").put(static_cast<std::uint64_t>(handle))
+                .finish();
+        const std::uint32_t index = free_listener();
+        if (index == none_index) {
+            return fail("adopt_listener", what, error::full);
+        }
+        detail::listener_entry& entry = shared_->listeners[index];
+        if constexpr (!backend_takes_listeners<Backend>) {
+            return fail("adopt_listener", Backend::name, error::not_supported);
+        } else {
+            const bool is_unix =
+                Backend::local_of(handle).value.family == address_family::unix_path;
+            if (!may_be_said_of_adopted(wanted) || !apply(wanted, entry, what, is_unix)) {
+                return failure_.code;
+            }
+            os_handle taken = Backend::take_listener(handle, wanted);
+            if (!taken) {
+                give_trusted(entry);
+                return fail("adopt_listener", what, taken.status.why, taken.status.os_code);
+            }
+            taken.file = file;
+            return publish(index, taken, id);
+        }
+    }
+    /// Another process has this listener's socket, too, and goes on with it: no worker accepts from
+    /// it any more, and this process's descriptor is closed when the last one has seen that. Who
+    /// waits in the queue is not lost, open connections stay, a file stays. A drain is for later,
+    /// when `is_open` says no and those accepted last have had time for their first request: it
+    /// closes who is idle at once. Any thread, any time after `listen`; again: nothing happens.
+    /// False: no such listener.
+    bool release_listener(listener_id id) noexcept {
+        if (id.index >= listener_total()) {
+            return false;
+        }
+        shared_->listeners[id.index].released.store(1);
+        loop::leave(shared_->listeners[id.index]);
         tell_workers();
-        if (id != nullptr) {
-            id->index = index;
-        }
-        return error::none;
+        return true;
+    }
+    /// Whether a listener's descriptor is still open here.
+    bool is_open(listener_id id) const noexcept {
+        return id.index < listener_total() &&
+               shared_->listeners[id.index].holds.load(detail::ordering::acquire) != 0;
+    }
+    /// Its socket, to hand it on: the server's own, to be closed by nobody else, valid until it is
+    /// released or a stop or drain begins. no_handle where there is none.
+    socket_handle native_handle(listener_id id) const noexcept {
+        return is_open(id) ? shared_->listeners[id.index].handle : no_handle;
+    }
+    /// The file that it made, all-zero where there is none.
+    socket_file file_of(listener_id id) const noexcept {
+        return is_open(id) ? shared_->listeners[id.index].file : socket_file{};
     }
     /// The same, giving the listener's name.
     result<listener_id> add_listener(const listen_options& wanted) noexcept {
@@ -20126,7 +21768,7 @@ private:
         }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
             if (shared_->listeners[at].holds.load(detail::ordering::acquire) != 0) {
-                Backend::close_handle(shared_->listeners[at].handle, false);
+                loop::close_listener(shared_->listeners[at]);
             }
         }
         for (std::uint32_t at = 0; sockets_ != nullptr && at < sizes_.datagram_sockets_max; ++at) {
@@ -20195,6 +21837,48 @@ private:
         return at;
     }
 
+    /// From here on the workers see it, also those that sleep.
+    error publish(std::uint32_t index, const os_handle& made, listener_id* id) noexcept {
+        detail::listener_entry& entry = shared_->listeners[index];
+        entry.handle = made.handle;
+        entry.file = made.file;
+        entry.removed.store(0, detail::ordering::relaxed);
+        entry.released.store(0, detail::ordering::relaxed);
+        entry.server_holds.store(1, detail::ordering::relaxed);
+        entry.holds.store(1, detail::ordering::release);
+        if (index == listener_total()) {
+            shared_->listener_count.store(index + 1, detail::ordering::release);
+        }
+        tell_workers();
+        if (id != nullptr) {
+            id->index = index;
+        }
+        return error::none;
+    }
+
+    /// Its maker decided where it listens and how; a wish that comes too late is not forgotten.
+    bool may_be_said_of_adopted(const listen_options& wanted) noexcept {
+        const struct {
+            const char* field;
+            bool given;
+        } late[] = {{"address", !wanted.address.empty()},
+                    {"port", wanted.port != 0},
+                    {"unix_path", !wanted.unix_path.empty()},
+                    {"pipe_access", !wanted.pipe_access.empty()},
+                    {"unix_mode", wanted.unix_mode != unix_mode_default},
+                    {"dual_stack", wanted.dual_stack},
+                    {"reuse_port", wanted.reuse_port},
+                    {"defer_accept_s", wanted.defer_accept_s != 0},
+                    {"fast_open", wanted.fast_open != 0}};
+        for (const auto& each : late) {
+            if (each.given) {
+                fail("adopt_listener", each.field, error::option_invalid);
+                return false;
+            }
+        }
+        return true;
+    }
+
     bool resolve(const listen_options& wanted, stream_address& address,
                  std::string_view where) noexcept {
         if (!wanted.unix_path.empty()) {
@@ -20209,8 +21893,8 @@ private:
         return true;
     }
 
-    bool apply(const listen_options& wanted, detail::listener_entry& entry,
-               std::string_view where) noexcept {
+    bool apply(const listen_options& wanted, detail::listener_entry& entry, std::string_view where,
+               bool is_unix) noexcept {
         if (wanted.header_max < detail::ingress_bytes || wanted.header_max > 65'551) {
             failure_.needed = detail::ingress_bytes;
             failure_.given = wanted.header_max;
@@ -20226,7 +21910,7 @@ private:
             return false;
         }
         if (wanted.header_max > detail::ingress_bytes && wanted.trusted.empty() &&
-            wanted.unix_path.empty()) {
+            !is_unix) {
             return field_refused("trusted");  // any stranger could hold the buffers
         }
         if (wanted.worker != every_worker && wanted.worker >= sizes_.workers_max) {
@@ -20240,6 +21924,9 @@ private:
             fail("listen", "preface_ms", error::option_invalid);
             return false;
         }
+        if (!apply_unix(wanted, is_unix)) {
+            return false;
+        }
         if (wanted.source_connections_max != 0 && !count_sources(wanted)) {
             return false;
         }
@@ -20247,6 +21934,7 @@ private:
             return false;
         }
         entry.source_connections_max = wanted.source_connections_max;
+        entry.required_uid = wanted.unix_required_uid;
         entry.times = wanted.times;
         entry.connections_max = wanted.connections_max;
         entry.worker = wanted.worker;
@@ -20275,6 +21963,24 @@ private:
             shared_->sources.attach(shared_->source_words, shared_->source_words_count, key[0],
                                     key[1]);
             shared_->sources_ready = true;
+        }
+        return true;
+    }
+
+    /// What unix sockets alone have. A wish that can't be met is refused, not forgotten.
+    bool apply_unix(const listen_options& wanted, bool is_unix) noexcept {
+        if (wanted.unix_mode > unix_mode_most) {
+            failure_.needed = unix_mode_most;
+            failure_.given = wanted.unix_mode;
+            return field_refused("unix_mode");
+        }
+        const bool has_file = !wanted.unix_path.empty() && wanted.unix_path[0] != '@';
+        if (wanted.unix_mode != unix_mode_default && (!backend_keeps_files<Backend> || !has_file)) {
+            return field_refused("unix_mode", error::not_supported);
+        }
+        if (wanted.unix_required_uid != no_user &&
+            (!backend_knows_peers<Backend> || !is_unix)) {
+            return field_refused("unix_required_uid", error::not_supported);
         }
         return true;
     }
@@ -20336,8 +22042,8 @@ private:
 
     // ---- failing
 
-    bool field_refused(const char* field) noexcept {
-        fail("listen", field, error::option_invalid);
+    bool field_refused(const char* field, error why = error::option_invalid) noexcept {
+        fail("listen", field, why);
         return false;
     }
 

@@ -6,6 +6,7 @@
 #include "src/bytes.hpp"
 #include "src/endpoint.hpp"
 #include "src/limits.hpp"
+#include "src/local.hpp"
 #include "src/options.hpp"
 
 #include <concepts>
@@ -90,6 +91,7 @@ struct os_status {
 struct os_handle {
     socket_handle handle = no_handle;
     os_status status{};
+    socket_file file{};  // of a listening unix socket: what its bind made
     constexpr explicit operator bool() const noexcept { return status.why == error::none; }
 };
 
@@ -218,6 +220,30 @@ concept backend_waits_for_batches = requires(B b, std::uint32_t batch_us) {
 template <class B>
 concept backend_bounds_accepts = requires(B b, std::uint32_t most) {
     { b.bound_accepts(most) } noexcept;
+};
+
+/// Where the system tells who connected to a unix socket, a backend may offer
+/// `peer_credentials_of(handle)`: of an open, connected stream; any thread. Without it no listener
+/// can have `unix_required_uid`.
+template <class B>
+concept backend_knows_peers = requires(socket_handle handle) {
+    { B::peer_credentials_of(handle) } noexcept -> std::same_as<peer_credentials>;
+};
+
+/// Where unix sockets have files with a mode, `listen` sets it before anybody can connect, tells
+/// the file in its answer, and the backend offers `remove_file_of(handle, file)`: called once,
+/// before the listener is closed for good. It removes the file only if that is still the one.
+template <class B>
+concept backend_keeps_files = requires(socket_handle handle, const socket_file& file) {
+    { B::remove_file_of(handle, file) } noexcept;
+};
+
+/// Where a listening socket can come from elsewhere, a backend may offer
+/// `take_listener(handle, options)`: the handle, made as `listen` makes its own, if it is a
+/// listening stream socket; or the reason, and it stays the caller's.
+template <class B>
+concept backend_takes_listeners = requires(socket_handle handle, const listen_options& options) {
+    { B::take_listener(handle, options) } noexcept -> std::same_as<os_handle>;
 };
 
 NETIO_END

@@ -3,6 +3,7 @@
 #define NETIO_SOCKET_POSIX_HPP
 
 #include "platform/contract.hpp"
+#include "platform/socket_file.hpp"
 
 #if NETIO_HAS_POSIX
 
@@ -109,7 +110,7 @@ struct posix_options {
 /// count calls and to let the n-th one fail.
 ///
 /// Systems differ in three things: flags at creation, SIGPIPE, and what accept hands down.
-struct posix_sys : detail::posix_options {
+struct posix_sys : detail::posix_options, socket_file_sys {
 #if defined(SOCK_NONBLOCK) && defined(SOCK_CLOEXEC)
     static int open_socket(int family, int type) noexcept {
         return ::socket(family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -218,6 +219,9 @@ struct posix_sys : detail::posix_options {
     }
     static int shutdown_sending(int of) noexcept { return ::shutdown(of, SHUT_WR); }
     static int close(int what) noexcept { return ::close(what); }
+    static int control(int of, int command, int value) noexcept {
+        return ::fcntl(of, command, value);
+    }
     static int open_spare() noexcept { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
     static int get_descriptor_limit(rlimit& out) noexcept {
         return ::getrlimit(RLIMIT_NOFILE, &out);
@@ -539,6 +543,29 @@ error to_stream_address(const stream_address& from, socket_address& to, socklen_
     return size != 0 ? error::none : error::address_invalid;
 }
 
+/// Binds to a name in the file system and listens. Two that start at once take turns, by a lock on
+/// the folder: else one could take the other's file, which refuses connects until it listens, for a
+/// stale one. Where the folder can't be locked nothing is replaced.
+template <class Sys>
+os_handle listen_with_file(int made, const socket_address& where, socklen_t size, int backlog,
+                           const listen_options& options) noexcept {
+    if (options.unix_mode > unix_mode_most) {
+        return give_up<Sys>(made, {error::option_invalid, 0});
+    }
+    const folder_lock<Sys> lock(where.path.sun_path);
+    if (lock.busy()) {
+        return give_up<Sys>(made, status_of(EADDRINUSE));
+    }
+    os_handle out{made, {}};
+    int code = bind_file<Sys>(made, &where.any, size, options.unix_mode,
+                              options.unix_stale_removal && lock.held(), out.file);
+    if (code == 0 && Sys::listen(made, backlog) != 0) {
+        code = errno;
+        remove_file_of<Sys>(made, out.file);
+    }
+    return code == 0 ? out : give_up<Sys>(made, status_of(code));
+}
+
 /// A bound, listening, non-blocking stream socket that no child inherits.
 template <class Sys>
 os_handle listen_stream(const stream_address& address, const listen_options& options) noexcept {
@@ -574,6 +601,9 @@ os_handle listen_stream(const stream_address& address, const listen_options& opt
     const int backlog = options.backlog == 0 || options.backlog > INT_MAX
                             ? INT_MAX
                             : static_cast<int>(options.backlog);
+    if (!tcp && where.path.sun_path[0] != '\0') {
+        return listen_with_file<Sys>(made, where, size, backlog, options);
+    }
     if (Sys::bind(made, &where.any, size) != 0 || Sys::listen(made, backlog) != 0) {
         return give_up<Sys>(made, status_of(errno));
     }
@@ -643,6 +673,97 @@ result<endpoint> local_endpoint(socket_handle handle) noexcept {
         return error_of(errno);
     }
     return to_endpoint(where, size);
+}
+
+/// A listening socket that somebody else made, as it is: where it is bound, or what it is instead.
+struct listener_facts {
+    os_status status{};
+    const char* wrong = "";  // static text
+    endpoint local{};
+    socket_address address{};
+    socklen_t address_bytes = 0;
+    constexpr explicit operator bool() const noexcept { return status.why == error::none; }
+};
+
+/// Looks at a descriptor of any kind and changes nothing: a stream socket of TCP or a unix one that
+/// listens?
+template <class Sys>
+listener_facts facts_of_listener(int of) noexcept {
+    listener_facts out;
+    const auto is_not = [&out](const char* wrong, int code) {
+        out.status = {error::not_a_listener, code};
+        out.wrong = wrong;
+        return out;
+    };
+    const auto option = [of](int name) {
+        int value = -1;
+        socklen_t size = sizeof(value);
+        return Sys::getsockopt(of, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+    };
+    const int type = option(SO_TYPE);
+    if (type < 0) {
+        return is_not(errno == EBADF ? "not open" : "no socket", errno);
+    }
+    if (type != SOCK_STREAM) {
+        return is_not("no stream", 0);
+    }
+    if (option(SO_ACCEPTCONN) != 1) {
+        return is_not("does not listen", 0);
+    }
+    out.address_bytes = sizeof(out.address);
+    if (Sys::getsockname(of, &out.address.any, &out.address_bytes) != 0) {
+        return is_not("no address", errno);
+    }
+    out.local = to_endpoint(out.address, out.address_bytes);
+    if (out.local.family == address_family::none) {
+        return is_not("of another family", 0);
+    }
+    return out;
+}
+
+/// Where a unix socket is bound: a path, or '@' and a name without a file; in `room`.
+inline std::string_view path_of(const listener_facts& facts, std::span<char> room) noexcept {
+    constexpr std::size_t begin = offsetof(sockaddr_un, sun_path);
+    const char* const at = facts.address.path.sun_path;
+    std::size_t count = facts.address_bytes > begin ? facts.address_bytes - begin : 0;
+    count = count < sizeof(facts.address.path.sun_path) ? count
+                                                        : sizeof(facts.address.path.sun_path);
+    if (count != 0 && at[0] != '\0') {
+        const void* const end = std::memchr(at, '\0', count);
+        count = end != nullptr ? static_cast<std::size_t>(static_cast<const char*>(end) - at)
+                               : count;
+    }
+    NETIO_ASSERT(count <= room.size());
+    std::memcpy(room.data(), at, count);
+    if (count != 0 && at[0] == '\0') {
+        room[0] = '@';
+    }
+    return {room.data(), count};
+}
+
+/// A listener that somebody else made gets what ours have: not blocking, not inherited, and the
+/// options that connections inherit from it. On an error it stays the caller's, though some options
+/// may be set.
+template <class Sys>
+os_handle take_listener(socket_handle handle, const listen_options& options) noexcept {
+    const int of = static_cast<int>(handle);
+    const listener_facts facts = facts_of_listener<Sys>(of);
+    if (!facts) {
+        return {no_handle, facts.status};
+    }
+    const int flags = Sys::control(of, F_GETFL, 0);
+    if (flags < 0 || Sys::control(of, F_SETFL, flags | O_NONBLOCK) < 0 ||
+        Sys::control(of, F_SETFD, FD_CLOEXEC) < 0 || Sys::hush(of) != 0) {
+        return {no_handle, status_of(errno)};
+    }
+    option_setter<Sys> to(of);
+    const int family = facts.address.any.sa_family;
+    set_socket_options(to, family, family != AF_UNIX, false, options.socket);
+    if (to.status && options.backlog != 0 &&
+        Sys::listen(of, options.backlog > INT_MAX ? INT_MAX : static_cast<int>(options.backlog))) {
+        to.status = status_of(errno);
+    }
+    return to.status ? os_handle{handle, {}} : os_handle{no_handle, to.status};
 }
 
 /// Raises the soft limit of descriptors to `count` or as near as the hard limit and the system let;
@@ -770,21 +891,44 @@ inline bool of_one_client(int code) noexcept {
     }
 }
 
-/// Who is at the other end of an accepted unix socket; 0 where the system does not tell.
+/// Who is at the other end of a unix socket, as far as the system tells.
 template <class Sys>
-std::uint32_t peer_process(int of) noexcept {
+peer_credentials credentials_of(int peer) noexcept {
+    peer_credentials out;
 #if defined(__linux__)
     struct {
         int process;
         unsigned user, group;
-    } peer{};
-    socklen_t size = sizeof(peer);
-    const bool told = Sys::getsockopt(of, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0;
-    return told ? static_cast<std::uint32_t>(peer.process) : 0;
-#else
-    static_cast<void>(of);
-    return 0;
+    } told{0, no_user, no_user};
+    socklen_t size = sizeof(told);
+    if (Sys::getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &told, &size) == 0) {
+        out = {static_cast<std::uint32_t>(told.process), told.user, told.group};
+    }
+#elif defined(__APPLE__) || defined(__FreeBSD__) || defined(__NetBSD__) ||                        \
+    defined(__OpenBSD__) || defined(__DragonFly__)
+    uid_t user = 0;
+    gid_t group = 0;
+    if (::getpeereid(peer, &user, &group) == 0) {
+        out.user_id = static_cast<std::uint32_t>(user);
+        out.group_id = static_cast<std::uint32_t>(group);
+    }
+#if defined(LOCAL_PEERPID)  // of macOS
+    pid_t process = 0;
+    socklen_t size = sizeof(process);
+    if (Sys::getsockopt(peer, SOL_LOCAL, LOCAL_PEERPID, &process, &size) == 0) {
+        out.process_id = static_cast<std::uint32_t>(process);
+    }
 #endif
+#else
+    static_cast<void>(peer);
+#endif
+    return out;
+}
+
+/// Its process; 0 where the system does not tell.
+template <class Sys>
+std::uint32_t peer_process(int of) noexcept {
+    return credentials_of<Sys>(of).process_id;
 }
 
 /// The next client of a listener; below 0 where there is none, or none that lives.
@@ -890,6 +1034,9 @@ public:
                             const listen_options& options) noexcept {
         return listen_stream<Sys>(address, options);
     }
+    static os_handle take_listener(socket_handle handle, const listen_options& options) noexcept {
+        return detail::take_listener<Sys>(handle, options);
+    }
     static os_handle open_datagram(const endpoint& address,
                                    const datagram_options& options) noexcept {
         return open_bound_datagram<Sys>(address, options);
@@ -905,6 +1052,12 @@ public:
         return raise_descriptor_limit<Sys>(count);
     }
     static bool fill_random(mutable_bytes out) noexcept { return Sys::fill_random(out); }
+    static peer_credentials peer_credentials_of(socket_handle handle) noexcept {
+        return credentials_of<Sys>(static_cast<int>(handle));
+    }
+    static void remove_file_of(socket_handle handle, const socket_file& file) noexcept {
+        detail::remove_file_of<Sys>(static_cast<int>(handle), file);
+    }
     std::uint64_t now_ns() const noexcept { return Sys::now_ns(); }
 };
 

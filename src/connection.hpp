@@ -88,11 +88,14 @@ static_assert(sizeof(opened_facts) <= 64);
 /// What a listener decided for its connections; shared by all workers, written once.
 struct listener_entry {
     socket_handle handle;
+    socket_file file;                            // removed with it, if it is one of ours
     detail::atomic<std::uint32_t> open_count;
     detail::atomic<std::uint32_t> holds;         // the server's own and one a worker; 0: closed
     detail::atomic<std::uint32_t> server_holds;  // 1 until a stop or drain begins
+    detail::atomic<std::uint32_t> released;      // its socket lives on elsewhere
     std::uint32_t connections_max;
     std::uint32_t worker;  // the only one that accepts, or every_worker
+    std::uint32_t required_uid;
     std::uint32_t header_max;
     std::uint32_t trusted_first;
     std::uint32_t trusted_count;
@@ -149,6 +152,7 @@ struct worker_calls {
     result<endpoint> (*local_of)(socket_handle) noexcept;
     error (*admit)(worker_core&, connection&) noexcept;  // nullptr without a gate
     void (*parted)(worker_core&, connection&) noexcept;  // and tells it of the end
+    peer_credentials (*credentials_of)(socket_handle) noexcept;
 };
 
 /// Exact counts of one worker since it opened.
@@ -286,6 +290,11 @@ public:
     /// The process that connected to a unix socket or named pipe, as it was when it connected; 0
     /// where the system does not tell it, for other peers, and once PROXY named the client.
     std::uint32_t peer_process_id() const noexcept;
+    /// The process, user and group at the other end of a unix socket, each if the system tells it:
+    /// Linux all three, macOS all three, other BSDs user and group. Nothing for other sockets and
+    /// once the connection is closing. Of the peer itself, also where PROXY named the client. A
+    /// system call each time.
+    netio::peer_credentials peer_credentials() const noexcept;
     /// The listener's index, or 255 for a connection without one.
     std::uint32_t listener() const noexcept { return listener_; }
     netio::origin origin() const noexcept { return static_cast<netio::origin>(origin_); }
@@ -1097,6 +1106,9 @@ inline endpoint connection::local() const noexcept {
 }
 inline std::uint32_t connection::peer_process_id() const noexcept {
     return source().family == address_family::unix_path ? source().scope_id : 0;
+}
+inline netio::peer_credentials connection::peer_credentials() const noexcept {
+    return handle_ == no_handle ? netio::peer_credentials{} : core().calls->credentials_of(handle_);
 }
 inline std::uint32_t connection::worker() const noexcept { return core().worker_index; }
 inline std::uint32_t connection::pressure() const noexcept { return core().pressure(); }

@@ -70,6 +70,17 @@ enum class error : std::uint8_t {
     rpc_capability_table,
     rpc_transport,
     rpc_limit,
+    // listeners that somebody else made
+    not_a_listener,
+    handoff_magic,
+    handoff_version,
+    handoff_length,
+    handoff_entry,
+    handoff_checksum,
+    handoff_unfinished,
+    handoff_handles,
+    handoff_socket,
+    handoff_refused,
     count_
 };
 
@@ -130,6 +141,15 @@ constexpr const char* text(error code) noexcept {
         "rpc/capability-table",
         "rpc/transport",
         "over a wire limit",
+        "not a listening stream socket",
+        "not a hand-off", "hand-off: unknown version",
+        "hand-off: wrong length or count",
+        "hand-off: bad entry",
+        "hand-off: checksum differs",
+        "hand-off: ended before it was whole",
+        "hand-off: descriptors do not match the list",
+        "hand-off: a socket is not what the list says",
+        "hand-off: refused by the successor",
     };
     static_assert(sizeof(texts) / sizeof(texts[0]) == static_cast<std::size_t>(error::count_));
     const auto index = static_cast<std::size_t>(code);
@@ -304,6 +324,7 @@ enum class refusal_cause : std::uint8_t {
     door_closed,
     shed,
     lockdown,
+    peer_uid,
     count_
 };
 
@@ -327,7 +348,8 @@ constexpr const char* name(close_kind kind) noexcept {
 constexpr const char* name(refusal_cause cause) noexcept {
     constexpr const char* names[] = {"global_cap", "listener_cap", "source_cap",
                                      "lane_reserve", "gate",       "busy",
-                                     "door_closed", "shed",        "lockdown"};
+                                     "door_closed", "shed",        "lockdown",
+                                     "peer_uid"};
     static_assert(sizeof(names) / sizeof(names[0]) ==
                   static_cast<std::size_t>(refusal_cause::count_));
     const auto index = static_cast<std::size_t>(cause);

@@ -5,6 +5,7 @@
 #include "src/bytes.hpp"
 #include "src/endpoint.hpp"
 #include "src/limits.hpp"
+#include "src/local.hpp"
 
 NETIO_BEGIN
 
@@ -102,12 +103,25 @@ struct listen_options {
     /// 0: the system picks one; read it back with `server::local`.
     std::uint16_t port = 0;
     /// A stream socket in the file system instead; a leading '@' is Linux's abstract namespace. The
-    /// file stays when the server ends: the next start wants it removed first.
+    /// file is removed when the listener closes, if it is still the one that was made then (not on
+    /// Windows, where the next start wants it removed first).
     /// On Windows a path that begins with `\\.\pipe\` is a named pipe.
     std::string_view unix_path{};
     /// Who may open a named pipe, as a security descriptor string (SDDL). Empty: the owner alone,
     /// whoever runs this process. Refused for anything but a named pipe.
     std::string_view pipe_access{};
+    /// Who may connect by the file of `unix_path` (write permission), whatever the umask says; at
+    /// most 0777. Set before anybody can connect. Another than this is refused where there is no
+    /// file with a mode: on Windows, without a path, for abstract names.
+    std::uint32_t unix_mode = unix_mode_default;
+    /// A file left behind by a process that is gone is replaced: only a socket that refuses a
+    /// connect, for nobody listens on it. Otherwise it stays and the answer is `address_in_use`.
+    /// `listen` waits up to a second for another one that starts in the same folder.
+    bool unix_stale_removal = true;
+    /// The only user whose processes may connect to `unix_path`, by the effective number that the
+    /// system tells of the peer; others are refused before a byte is read, by
+    /// `refusal_cause::peer_uid`, also where the system can't tell. no_user: anyone.
+    std::uint32_t unix_required_uid = no_user;
     /// An IPv6 listener that takes IPv4 too. Always set explicitly, so it is the same everywhere.
     bool dual_stack = false;
     /// Connections the kernel holds for us; 0: the system's maximum.

@@ -53,7 +53,7 @@ public:
         NETIO_ASSERT(w_.is_open.load(detail::ordering::relaxed) == 0);
         static constexpr detail::worker_calls calls{
             &start_connect, &Backend::local_of, gated ? &admit_outgoing : nullptr,
-            gated ? &part : nullptr};
+            gated ? &part : nullptr, &credentials_of};
         const os_status opened = w_.backend.open(w_.backend_memory, w_.backend_sizes, core_.pool);
         if (!opened) {
             return opened;
@@ -226,6 +226,17 @@ public:
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
         return send_datagram(&w_, from.index, to, payload);
+    }
+
+    /// Closes a listener that nobody holds any more, and takes away its file first: while it
+    /// listens, nobody else takes that for a stale one.
+    static void close_listener(detail::listener_entry& of) noexcept {
+        if constexpr (backend_keeps_files<Backend>) {
+            if (of.released.load() == 0) {
+                Backend::remove_file_of(of.handle, of.file);
+            }
+        }
+        Backend::close_handle(of.handle, false);
     }
 
     /// The backend's end, on the thread that opened it; nothing is left by now.
@@ -667,6 +678,11 @@ private:
         detail::listener_entry& from = core_.shared->listeners[listener];
         if (w_.stopping || w_.draining || w_.door_shut || from.removed.load() != 0) {
             refuse(listener, e, refusal_cause::door_closed);
+            return;
+        }
+        if (from.required_uid != no_user &&
+            credentials_of(e.handle).user_id != from.required_uid) {
+            refuse(listener, e, refusal_cause::peer_uid);
             return;
         }
         if (in_lockdown() && !from.lockdown_exempt) {
@@ -1626,7 +1642,8 @@ private:
                (shared.stop_wanted.load() != 0 || shared.drain_ms.load() != w_.drain_seen);
     }
     std::uint32_t listeners_version() const noexcept {
-        return core_.shared->listeners_version.load(detail::ordering::acquire);
+        // In one order with is_open: who adds a listener wakes only workers that are open.
+        return core_.shared->listeners_version.load();
     }
     std::uint32_t listener_count() const noexcept {
         return core_.shared->listener_count.load(detail::ordering::acquire);
@@ -1665,7 +1682,8 @@ private:
         w_.door_shut = static_cast<detail::door_word>(shared.door.load()) ==
                        detail::door_word::shut;
         for (std::uint32_t at = 0; at < listener_count(); ++at) {
-            if (shared.listeners[at].removed.load() != 0) {
+            if (shared.listeners[at].removed.load() != 0 ||
+                shared.listeners[at].released.load() != 0) {
                 leave_listener(at);
             } else if (w_.door_shut) {
                 stop_accept(at);
@@ -1799,7 +1817,7 @@ private:
             of_another) {
             return;
         }
-        if (!w_.watches[listener].held && !hold(from)) {
+        if (from.released.load() != 0 || (!w_.watches[listener].held && !hold(from))) {
             return;
         }
         w_.watches[listener].held = true;
@@ -1827,7 +1845,7 @@ private:
     }
     static void let_go(detail::listener_entry& of) noexcept {
         if (of.holds.fetch_sub(1, detail::ordering::acquire_release) == 1) {
-            Backend::close_handle(of.handle, false);
+            close_listener(of);
         }
     }
 
@@ -2192,6 +2210,15 @@ private:
         } else {
             static_cast<void>(c);
             static_cast<void>(what);
+        }
+    }
+
+    static peer_credentials credentials_of(socket_handle peer) noexcept {
+        if constexpr (backend_knows_peers<Backend>) {
+            return Backend::peer_credentials_of(peer);
+        } else {
+            static_cast<void>(peer);
+            return {};
         }
     }
 

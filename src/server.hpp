@@ -143,7 +143,8 @@ public:
         }
         detail::listener_entry& entry = shared_->listeners[index];
         stream_address address{{}, wanted.unix_path};
-        if (!resolve(wanted, address, where) || !apply(wanted, entry, where)) {
+        if (!resolve(wanted, address, where) ||
+            !apply(wanted, entry, where, !wanted.unix_path.empty())) {
             return failure_.code;
         }
         const os_handle bound = Backend::listen(address, wanted);
@@ -151,18 +152,75 @@ public:
             give_trusted(entry);
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
-        entry.handle = bound.handle;
-        entry.removed.store(0, detail::ordering::relaxed);
-        entry.server_holds.store(1, detail::ordering::relaxed);
-        entry.holds.store(1, detail::ordering::release);
-        if (index == listener_total()) {
-            shared_->listener_count.store(index + 1, detail::ordering::release);
+        return publish(index, bound, id);
+    }
+    /// Goes on with a listening stream socket that somebody else made: a service manager
+    /// (`take_activated`), a predecessor (`take_over`). Verified, and made non-blocking and
+    /// close-on-exec. `wanted` says what its connections get: deadlines, caps, PROXY, worker, the
+    /// socket options they inherit, and the backlog if one is given; what would say where to listen
+    /// is refused. Its file, if it is a unix socket with one, is removed at the end only if `file`
+    /// says which that is. On an error the socket stays the caller's, else it is the server's.
+    /// Before or while the workers run, one call at a time of this, `listen` and `open_datagram`.
+    error adopt_listener(socket_handle handle, const listen_options& wanted,
+                         listener_id* id = nullptr, const socket_file& file = {}) noexcept {
+        if (shared_ == nullptr) {
+            return failure_.code;
         }
+        failure_ = {};
+        char name[40];
+        const std::string_view what =
+            detail::line_writer(name).put("descriptor ").put(static_cast<std::uint64_t>(handle))
+                .finish();
+        const std::uint32_t index = free_listener();
+        if (index == none_index) {
+            return fail("adopt_listener", what, error::full);
+        }
+        detail::listener_entry& entry = shared_->listeners[index];
+        if constexpr (!backend_takes_listeners<Backend>) {
+            return fail("adopt_listener", Backend::name, error::not_supported);
+        } else {
+            const bool is_unix =
+                Backend::local_of(handle).value.family == address_family::unix_path;
+            if (!may_be_said_of_adopted(wanted) || !apply(wanted, entry, what, is_unix)) {
+                return failure_.code;
+            }
+            os_handle taken = Backend::take_listener(handle, wanted);
+            if (!taken) {
+                give_trusted(entry);
+                return fail("adopt_listener", what, taken.status.why, taken.status.os_code);
+            }
+            taken.file = file;
+            return publish(index, taken, id);
+        }
+    }
+    /// Another process has this listener's socket, too, and goes on with it: no worker accepts from
+    /// it any more, and this process's descriptor is closed when the last one has seen that. Who
+    /// waits in the queue is not lost, open connections stay, a file stays. A drain is for later,
+    /// when `is_open` says no and those accepted last have had time for their first request: it
+    /// closes who is idle at once. Any thread, any time after `listen`; again: nothing happens.
+    /// False: no such listener.
+    bool release_listener(listener_id id) noexcept {
+        if (id.index >= listener_total()) {
+            return false;
+        }
+        shared_->listeners[id.index].released.store(1);
+        loop::leave(shared_->listeners[id.index]);
         tell_workers();
-        if (id != nullptr) {
-            id->index = index;
-        }
-        return error::none;
+        return true;
+    }
+    /// Whether a listener's descriptor is still open here.
+    bool is_open(listener_id id) const noexcept {
+        return id.index < listener_total() &&
+               shared_->listeners[id.index].holds.load(detail::ordering::acquire) != 0;
+    }
+    /// Its socket, to hand it on: the server's own, to be closed by nobody else, valid until it is
+    /// released or a stop or drain begins. no_handle where there is none.
+    socket_handle native_handle(listener_id id) const noexcept {
+        return is_open(id) ? shared_->listeners[id.index].handle : no_handle;
+    }
+    /// The file that it made, all-zero where there is none.
+    socket_file file_of(listener_id id) const noexcept {
+        return is_open(id) ? shared_->listeners[id.index].file : socket_file{};
     }
     /// The same, giving the listener's name.
     result<listener_id> add_listener(const listen_options& wanted) noexcept {
@@ -544,7 +602,7 @@ private:
         }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
             if (shared_->listeners[at].holds.load(detail::ordering::acquire) != 0) {
-                Backend::close_handle(shared_->listeners[at].handle, false);
+                loop::close_listener(shared_->listeners[at]);
             }
         }
         for (std::uint32_t at = 0; sockets_ != nullptr && at < sizes_.datagram_sockets_max; ++at) {
@@ -613,6 +671,48 @@ private:
         return at;
     }
 
+    /// From here on the workers see it, also those that sleep.
+    error publish(std::uint32_t index, const os_handle& made, listener_id* id) noexcept {
+        detail::listener_entry& entry = shared_->listeners[index];
+        entry.handle = made.handle;
+        entry.file = made.file;
+        entry.removed.store(0, detail::ordering::relaxed);
+        entry.released.store(0, detail::ordering::relaxed);
+        entry.server_holds.store(1, detail::ordering::relaxed);
+        entry.holds.store(1, detail::ordering::release);
+        if (index == listener_total()) {
+            shared_->listener_count.store(index + 1, detail::ordering::release);
+        }
+        tell_workers();
+        if (id != nullptr) {
+            id->index = index;
+        }
+        return error::none;
+    }
+
+    /// Its maker decided where it listens and how; a wish that comes too late is not forgotten.
+    bool may_be_said_of_adopted(const listen_options& wanted) noexcept {
+        const struct {
+            const char* field;
+            bool given;
+        } late[] = {{"address", !wanted.address.empty()},
+                    {"port", wanted.port != 0},
+                    {"unix_path", !wanted.unix_path.empty()},
+                    {"pipe_access", !wanted.pipe_access.empty()},
+                    {"unix_mode", wanted.unix_mode != unix_mode_default},
+                    {"dual_stack", wanted.dual_stack},
+                    {"reuse_port", wanted.reuse_port},
+                    {"defer_accept_s", wanted.defer_accept_s != 0},
+                    {"fast_open", wanted.fast_open != 0}};
+        for (const auto& each : late) {
+            if (each.given) {
+                fail("adopt_listener", each.field, error::option_invalid);
+                return false;
+            }
+        }
+        return true;
+    }
+
     bool resolve(const listen_options& wanted, stream_address& address,
                  std::string_view where) noexcept {
         if (!wanted.unix_path.empty()) {
@@ -627,8 +727,8 @@ private:
         return true;
     }
 
-    bool apply(const listen_options& wanted, detail::listener_entry& entry,
-               std::string_view where) noexcept {
+    bool apply(const listen_options& wanted, detail::listener_entry& entry, std::string_view where,
+               bool is_unix) noexcept {
         if (wanted.header_max < detail::ingress_bytes || wanted.header_max > 65'551) {
             failure_.needed = detail::ingress_bytes;
             failure_.given = wanted.header_max;
@@ -644,7 +744,7 @@ private:
             return false;
         }
         if (wanted.header_max > detail::ingress_bytes && wanted.trusted.empty() &&
-            wanted.unix_path.empty()) {
+            !is_unix) {
             return field_refused("trusted");  // any stranger could hold the buffers
         }
         if (wanted.worker != every_worker && wanted.worker >= sizes_.workers_max) {
@@ -658,6 +758,9 @@ private:
             fail("listen", "preface_ms", error::option_invalid);
             return false;
         }
+        if (!apply_unix(wanted, is_unix)) {
+            return false;
+        }
         if (wanted.source_connections_max != 0 && !count_sources(wanted)) {
             return false;
         }
@@ -665,6 +768,7 @@ private:
             return false;
         }
         entry.source_connections_max = wanted.source_connections_max;
+        entry.required_uid = wanted.unix_required_uid;
         entry.times = wanted.times;
         entry.connections_max = wanted.connections_max;
         entry.worker = wanted.worker;
@@ -693,6 +797,24 @@ private:
             shared_->sources.attach(shared_->source_words, shared_->source_words_count, key[0],
                                     key[1]);
             shared_->sources_ready = true;
+        }
+        return true;
+    }
+
+    /// What unix sockets alone have. A wish that can't be met is refused, not forgotten.
+    bool apply_unix(const listen_options& wanted, bool is_unix) noexcept {
+        if (wanted.unix_mode > unix_mode_most) {
+            failure_.needed = unix_mode_most;
+            failure_.given = wanted.unix_mode;
+            return field_refused("unix_mode");
+        }
+        const bool has_file = !wanted.unix_path.empty() && wanted.unix_path[0] != '@';
+        if (wanted.unix_mode != unix_mode_default && (!backend_keeps_files<Backend> || !has_file)) {
+            return field_refused("unix_mode", error::not_supported);
+        }
+        if (wanted.unix_required_uid != no_user &&
+            (!backend_knows_peers<Backend> || !is_unix)) {
+            return field_refused("unix_required_uid", error::not_supported);
         }
         return true;
     }
@@ -754,8 +876,8 @@ private:
 
     // ---- failing
 
-    bool field_refused(const char* field) noexcept {
-        fail("listen", field, error::option_invalid);
+    bool field_refused(const char* field, error why = error::option_invalid) noexcept {
+        fail("listen", field, why);
         return false;
     }
 

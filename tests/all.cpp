@@ -2,6 +2,7 @@
 // Every test as one unit. The list is kept whole by tests/tidy.py: `tests/tidy.py --write-all`.
 #include "tests/main.cpp"
 
+#include "tests/activation_test.cpp"
 #include "tests/atomic_test.cpp"
 #include "tests/base_test.cpp"
 #include "tests/buffer_pool_test.cpp"
@@ -16,6 +17,8 @@
 #include "tests/envelope_test.cpp"
 #include "tests/epoll_test.cpp"
 #include "tests/error_test.cpp"
+#include "tests/handoff_list_test.cpp"
+#include "tests/handoff_test.cpp"
 #include "tests/interleavings_test.cpp"
 #include "tests/io_uring_test.cpp"
 #include "tests/iocp_pipes_test.cpp"
@@ -24,7 +27,9 @@
 #include "tests/kqueue_double_test.cpp"
 #include "tests/kqueue_test.cpp"
 #include "tests/lifecycle_test.cpp"
+#include "tests/local_socket_test.cpp"
 #include "tests/marker_test.cpp"
+#include "tests/pass_handle_test.cpp"
 #include "tests/poll_test.cpp"
 #include "tests/post_queue_test.cpp"
 #include "tests/proxy_test.cpp"

@@ -50,6 +50,8 @@ static_assert(sizeof(windows::guid) == sizeof(GUID));
 static_assert(windows::winsock_data_bytes >= sizeof(WSADATA));
 static_assert(windows::protocol_info_bytes == sizeof(WSAPROTOCOL_INFOW));
 static_assert(offsetof(WSAPROTOCOL_INFOW, dwServiceFlags1) == 0);
+static_assert(!netio::backend_knows_peers<netio::iocp>);  // unix_required_uid is refused here
+static_assert(!netio::backend_keeps_files<netio::iocp>);  // and unix_mode
 static_assert(windows::no_socket == INVALID_SOCKET);
 static_assert(windows::family_unix == AF_UNIX && windows::family_ipv4 == AF_INET);
 static_assert(windows::family_ipv6 == AF_INET6);

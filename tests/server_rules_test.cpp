@@ -372,6 +372,16 @@ TEST_CASE("a listener refuses what would let strangers hold memory") {
     CHECK(std::string_view(netio::wrong_field(wide)) == "connections_max");
 }
 
+TEST_CASE("what a system lacks for local sockets is refused by the field's name") {
+    world w(false);
+    const auto refused = [&](const netio::listen_options& how, std::string_view field) {
+        CHECK(w.server->listen(how) == netio::error::not_supported);
+        CHECK(std::string_view(w.server->failure().subject) == field);
+    };
+    refused({.unix_path = "/run/one", .unix_mode = 0666}, "unix_mode");
+    refused({.unix_path = "/run/one", .unix_required_uid = 0}, "unix_required_uid");
+}
+
 TEST_CASE("a connection that ends while on_data is owed to it leaves the line of those") {
     world w(false);
     netio::connection_id ids[3];
