@@ -220,6 +220,14 @@ concept backend_bounds_accepts = requires(B b, std::uint32_t most) {
     { b.bound_accepts(most) } noexcept;
 };
 
+/// Where a thread that has one connection blocks in its receive, a wake may come late: by
+/// `late_wake_ns`, unless `wake_at_once(true)` was called after `open`, which costs a call a wait.
+template <class B>
+concept backend_blocks = requires(B b) {
+    { B::late_wake_ns } -> std::convertible_to<std::uint64_t>;
+    { b.wake_at_once(true) } noexcept;
+};
+
 NETIO_END
 
 #endif

@@ -45,6 +45,7 @@ enum class error : std::uint8_t {
     too_long,
     stopped,
     refused_by_gate,
+    end_of_stream,
     // PROXY, one for each rule of the text (see docs/proxy.md)
     not_proxy,
     proxy_version_refused,
@@ -107,6 +108,7 @@ constexpr const char* text(error code) noexcept {
         "too long",
         "stopped",
         "refused by the gate",
+        "end of stream",
         "not a PROXY header",
         "PROXY version not accepted here",
         "PROXY v1: unknown protocol token",
