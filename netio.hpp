@@ -17698,13 +17698,13 @@ public:
     }
 
     /// Between turns: starts what was asked of connections since the last one, and does what a turn
-    /// does but for the wait. For whoever serves a connection outside callbacks; `asks` is the one
-    /// whose peer is waited for from here on, if any.
-    void advance(connection* asks) noexcept {
+    /// does but for the wait. For whoever serves a connection outside callbacks: its idle and read
+    /// deadlines count from here, for the peer was kept waiting until now. `asks`: it is resumed.
+    void advance(connection& served, bool asks) noexcept {
         read_clock();
-        if (asks != nullptr) {
-            asks->in_at_ = core_.now_up_ms;
-            asks->resume();
+        served.in_at_ = core_.now_up_ms;
+        if (asks) {
+            served.resume();
         }
         settle_touched();
         work(0);
@@ -20765,8 +20765,8 @@ class stream_handler;
 
 /// What a stream needs of its worker.
 struct stream_calls {
-    bool (*turn)(void* pool, std::uint32_t worker) noexcept;
-    void (*advance)(void* pool, std::uint32_t worker, connection* asks) noexcept;
+    bool (*turn)(void* pool, std::uint32_t worker, std::uint64_t timeout_ns) noexcept;
+    void (*advance)(void* pool, std::uint32_t worker, connection& served, bool asks) noexcept;
 };
 
 }  // namespace detail
@@ -20825,6 +20825,9 @@ public:
     close_reason reason() const noexcept {
         return connection_ != nullptr ? connection_->reason() : reason_;
     }
+    /// A drain has begun: it ends this connection at the next `recv` that finds nothing, unless it
+    /// is inside an exchange.
+    bool draining() const noexcept { return drain_ms_.load(detail::ordering::relaxed) != 0; }
     connection_id id() const noexcept { return id_; }
     /// The client: the peer's address, or what PROXY says.
     const endpoint& source() const noexcept { return source_; }
@@ -20857,12 +20860,21 @@ private:
     friend class detail::stream_handler;
     using flags = connection::flag;
 
-    stream(const detail::stream_calls& calls, void* pool, std::uint32_t worker) noexcept
-        : calls_(calls), pool_(pool), worker_(worker) {}
+    stream(const detail::stream_calls& calls, void* pool, std::uint32_t worker,
+           const detail::atomic<std::uint32_t>& drain_ms) noexcept
+        : calls_(calls), pool_(pool), drain_ms_(drain_ms), worker_(worker) {}
     ~stream() { forget(); }
 
-    bool turn() noexcept { return calls_.turn(pool_, worker_); }
-    void advance(connection* asks = nullptr) noexcept { calls_.advance(pool_, worker_, asks); }
+    // A connection may end in a turn, and none may be touched and not looked at by then: whatever
+    // changes it between turns is followed by `advance`.
+    bool turn(std::uint64_t timeout_ns = forever_ns) noexcept {
+        return calls_.turn(pool_, worker_, timeout_ns);
+    }
+    void advance(bool asks = false) noexcept {
+        calls_.advance(pool_, worker_, *connection_, asks);
+    }
+    void look_before_drained() noexcept;
+    void leave_message() noexcept;
 
     // ---- calls of the adapter, from callbacks of the reactor
 
@@ -20883,6 +20895,7 @@ private:
 
     const detail::stream_calls& calls_;
     void* pool_;
+    const detail::atomic<std::uint32_t>& drain_ms_;
     connection* connection_ = nullptr;  // none before the first, and once it is closed
     mutable_bytes wanted_{};            // what a receive still wants
     std::size_t count_ = 0;             // and has
@@ -20954,20 +20967,46 @@ inline transfer stream::receive(mutable_bytes into, bool whole) noexcept {
     if (is_open() && !peer_ended_) {
         wanted_ = into;
         whole_ = whole;
-        advance(connection_);
+        if (draining()) {
+            look_before_drained();
+        }
+        if (is_open()) {
+            advance(true);
+        }
         while (waits_for_bytes() && turn()) {
         }
         wanted_ = {};
-        if (connection_ != nullptr) {
+        leave_message();
+        if (connection_ != nullptr && !connection_->paused()) {
             connection_->pause();
-            if (inside_) {
-                connection_->unset(flags::in_exchange);
-            }
+            advance();
         }
-        inside_ = false;
     }
     const bool done = whole ? count_ == into.size() : count_ != 0;
     return {count_, done ? error::none : why()};
+}
+
+/// A drain takes what the kernel held when it began; the handler did not ask for it then. So it is
+/// asked for once, as inside an exchange, before the connection may count as idle.
+inline void stream::look_before_drained() noexcept {
+    if (!connection_->has(flags::in_exchange)) {
+        connection_->set(flags::in_exchange);
+        inside_ = true;
+        advance(true);
+        for (int looks = 0; looks < 2 && waits_for_bytes(); ++looks) {
+            turn(0);  // the first one may give results that were kept, and not look
+        }
+        if (count_ == 0) {
+            leave_message();
+        }
+    }
+}
+
+inline void stream::leave_message() noexcept {
+    if (inside_ && connection_ != nullptr) {
+        connection_->unset(flags::in_exchange);
+    }
+    inside_ = false;
 }
 
 inline transfer stream::send_all(bytes out) noexcept {
@@ -21014,6 +21053,7 @@ inline void stream::phase(netio::phase now) noexcept {
     }
     if (connection_ != nullptr) {
         connection_->phase(now);
+        advance();
     }
 }
 
@@ -21023,6 +21063,7 @@ inline void stream::deadline(std::uint32_t ms) noexcept {
     }
     if (connection_ != nullptr) {
         connection_->deadline(ms);
+        advance();
     }
 }
 
@@ -21230,9 +21271,9 @@ private:
             return opened == error::stopped ? error::none : opened;
         }
         static constexpr detail::stream_calls calls{&turn, &advance};
-        stream its(calls, this, worker);
+        stream its(calls, this, worker, base::shared_->drain_ms);
         desk::served.set_stream(worker, &its);
-        while (turn(this, worker)) {
+        while (turn(this, worker, forever_ns)) {
             if (its.fresh_ && its.is_open()) {
                 desk::served.handler().on_connection(its);
                 its.finish();
@@ -21243,11 +21284,12 @@ private:
         return error::none;
     }
 
-    static bool turn(void* pool, std::uint32_t worker) noexcept {
-        return static_cast<blocking_pool*>(pool)->loop_of(worker).turn(forever_ns);
+    static bool turn(void* pool, std::uint32_t worker, std::uint64_t timeout_ns) noexcept {
+        return static_cast<blocking_pool*>(pool)->loop_of(worker).turn(timeout_ns);
     }
-    static void advance(void* pool, std::uint32_t worker, connection* asks) noexcept {
-        static_cast<blocking_pool*>(pool)->loop_of(worker).advance(asks);
+    static void advance(void* pool, std::uint32_t worker, connection& served,
+                        bool asks) noexcept {
+        static_cast<blocking_pool*>(pool)->loop_of(worker).advance(served, asks);
     }
 };
 

@@ -92,13 +92,13 @@ public:
     }
 
     /// Between turns: starts what was asked of connections since the last one, and does what a turn
-    /// does but for the wait. For whoever serves a connection outside callbacks; `asks` is the one
-    /// whose peer is waited for from here on, if any.
-    void advance(connection* asks) noexcept {
+    /// does but for the wait. For whoever serves a connection outside callbacks: its idle and read
+    /// deadlines count from here, for the peer was kept waiting until now. `asks`: it is resumed.
+    void advance(connection& served, bool asks) noexcept {
         read_clock();
-        if (asks != nullptr) {
-            asks->in_at_ = core_.now_up_ms;
-            asks->resume();
+        served.in_at_ = core_.now_up_ms;
+        if (asks) {
+            served.resume();
         }
         settle_touched();
         work(0);

@@ -4,6 +4,8 @@
 
 #include "tests/atomic_test.cpp"
 #include "tests/base_test.cpp"
+#include "tests/blocking_pool_test.cpp"
+#include "tests/blocking_test.cpp"
 #include "tests/buffer_pool_test.cpp"
 #include "tests/conformance_blocking_test.cpp"
 #include "tests/conformance_epoll_test.cpp"
