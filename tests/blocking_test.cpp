@@ -401,7 +401,8 @@ TEST_CASE("blocking sends to a slow reader without waiting in the send") {
         }
     }
     CHECK(blocking_spy::counts[blocking_spy::poll_] != 0);
-    for (int turn = 0; turn < 10'000 && rig.client.arrived().size() < before + much.size(); ++turn) {
+    const std::size_t whole = before + much.size();
+    for (int turn = 0; turn < 10'000 && rig.client.arrived().size() < whole; ++turn) {
         netio_test::client_os::wait_readable(rig.client.handle(), 10);
     }
     CHECK(rig.client.arrived().substr(before) == much);
