@@ -569,32 +569,35 @@ TEST_CASE("blocking pool: the drain's deadline ends a message that never is") {
 // ---- more clients than workers
 
 TEST_CASE("blocking pool: clients beyond the workers wait for their turn") {
-    pool_world<> w;
-    w.listen();
-    std::vector<client_socket> clients;
-    for (int at = 0; at < 5; ++at) {
-        clients.emplace_back(w.at);
-        clients.back().send(std::to_string(at));
-    }
-    std::string order;
-    w.handler.serve = [&](stream& s) {
-        std::array<std::byte, 64> into{};
-        const std::string text = pool_text(s.recv(into), into);
-        order += text;
-        CHECK(s.send_all(text));
-        CHECK(w.pool->stats().open == 1);
-        clients[order.size() - 1].shutdown();
-        if (order.size() == 5) {
-            w.pool->drain(60'000);
+    for (const std::uint32_t worker : {netio::every_worker, 0u}) {
+        CAPTURE(worker);
+        pool_world<> w;
+        w.listen({.worker = worker});
+        std::vector<client_socket> clients;
+        for (int at = 0; at < 5; ++at) {
+            clients.emplace_back(w.at);
+            clients.back().send(std::to_string(at));
         }
-    };
-    CHECK(w.pool->run() == error::none);
-    CHECK(order == "01234");
-    for (std::size_t at = 0; at < clients.size(); ++at) {
-        CHECK(clients[at].arrived() == std::to_string(at));
-        CHECK(clients[at].ended());
+        std::string order;
+        w.handler.serve = [&](stream& s) {
+            std::array<std::byte, 64> into{};
+            const std::string text = pool_text(s.recv(into), into);
+            order += text;
+            CHECK(s.send_all(text));
+            CHECK(w.pool->stats().open == 1);
+            clients[order.size() - 1].shutdown();
+            if (order.size() == 5) {
+                w.pool->drain(60'000);
+            }
+        };
+        CHECK(w.pool->run() == error::none);
+        CHECK(order == "01234");
+        for (std::size_t at = 0; at < clients.size(); ++at) {
+            CHECK(clients[at].arrived() == std::to_string(at));
+            CHECK(clients[at].ended());
+        }
+        CHECK(w.pool->stats().counts.refused == 0);
     }
-    CHECK(w.pool->stats().counts.refused == 0);
 }
 
 TEST_CASE("blocking pool: where that is chosen, who finds no worker free is refused as busy") {
