@@ -281,6 +281,11 @@ TEST_CASE("blocking receives into the caller's memory the same way") {
     CHECK(netio::as_text({into, 5}) == "hello");
     CHECK(blocking_spy::counts[blocking_spy::waiting_] == 1);
     CHECK(blocking_spy::counts[blocking_spy::poll_] == 0);
+    // Nobody has asked for more.
+    rig.client.send("more");
+    blocking_spy::plan(blocking_spy::poll_, EINTR);
+    CHECK(rig.backend.wait(rig.out, blocking_long_ns) == 0);
+    CHECK(blocking_spy::counts[blocking_spy::waiting_] == 1);
 }
 
 TEST_CASE("blocking tells the end and a reset from a receive that waits") {
