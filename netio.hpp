@@ -20750,8 +20750,8 @@ class blocking_pool;
 
 /// How a blocking call ended: bytes that were moved, and error::none if that is all there were to
 /// move. Else why not: `end_of_stream` (the peer finished), `timed_out` (a deadline, or a rate too
-/// low), `connection_reset`, `stopped` (stop, drain or the server's end), `cancelled` (killed) or
-/// the system's error.
+/// low), `connection_reset`, `stopped` (stop, drain, shed, or the server's end), `refused_by_gate`
+/// (this send was denied), `cancelled` (killed, or closed from elsewhere) or the system's error.
 struct transfer {
     std::size_t count = 0;
     error why = error::none;
@@ -20818,8 +20818,8 @@ public:
 
     /// Calls may still succeed.
     bool is_open() const noexcept {
-        return connection_ != nullptr &&
-               connection_->state_kind() == connection_state_kind::open;
+        return connection_ != nullptr && connection_->state_ == connection_state_kind::open &&
+               connection_->reason_kind_ == close_kind::none;
     }
     /// Why it ended, or is about to; kind none while it is open.
     close_reason reason() const noexcept {
@@ -20841,6 +20841,9 @@ public:
     }
     std::uint32_t listener() const noexcept { return listener_; }
     std::uint32_t worker() const noexcept { return worker_; }
+    /// Its class, and the number, that the gate gave it.
+    std::uint8_t lane() const noexcept { return lane_; }
+    std::uint32_t tag() const noexcept { return tag_; }
     /// True if PROXY named the client.
     bool proxied() const noexcept { return proxied_; }
     /// The header's TLVs; empty if there are more than `tlv_bytes_max` bytes of them, which only a
@@ -20849,8 +20852,9 @@ public:
     std::uint64_t bytes_in() const noexcept {
         return connection_ != nullptr ? connection_->bytes_in() : bytes_in_;
     }
+    /// Without the reply of a gate that denied a send.
     std::uint64_t bytes_out() const noexcept {
-        return connection_ != nullptr ? connection_->bytes_out() : bytes_out_;
+        return connection_ != nullptr && !denied_ ? connection_->bytes_out() : bytes_out_;
     }
 
 private:
@@ -20881,6 +20885,10 @@ private:
     void opened(connection& c) noexcept;
     std::size_t take(connection& c, bytes in) noexcept;
     void closed(connection& c, close_reason reason) noexcept;
+    void denied(const connection& c) noexcept {
+        denied_ = true;
+        bytes_out_ = c.bytes_out();
+    }
 
     // ---- calls of the pool, between turns
 
@@ -20903,9 +20911,12 @@ private:
     bool inside_ = false;               // we said that it is inside an exchange, not the handler
     bool peer_ended_ = false;
     bool fresh_ = false;                // on_connection was not called yet
+    bool denied_ = false;               // a send, after `bytes_out_`
     bool proxied_ = false;
     std::uint32_t worker_;
     std::uint32_t listener_ = 255;
+    std::uint32_t tag_ = 0;
+    std::uint8_t lane_ = 0;
     connection_id id_{};
     close_reason reason_{};
     endpoint source_{};
@@ -20925,6 +20936,8 @@ inline void stream::opened(connection& c) noexcept {
     source_ = c.source();
     listener_ = c.listener();
     proxied_ = c.proxied();
+    lane_ = c.lane();
+    tag_ = c.tag();
     const bytes list = c.tlvs().raw();
     if (!list.empty() && list.size() <= tlv_bytes_max) {
         std::memcpy(tlvs_, list.data(), list.size());
@@ -20953,7 +20966,7 @@ inline std::size_t stream::take(connection& c, bytes in) noexcept {
 inline void stream::closed(connection& c, close_reason reason) noexcept {
     reason_ = reason;
     bytes_in_ = c.bytes_in();
-    bytes_out_ = c.bytes_out();
+    bytes_out_ = denied_ ? bytes_out_ : c.bytes_out();
     connection_ = nullptr;
 }
 
@@ -21085,7 +21098,7 @@ inline void stream::forget() noexcept {
     source_ = {};
     reason_ = {};
     bytes_in_ = bytes_out_ = 0;
-    peer_ended_ = inside_ = fresh_ = false;
+    peer_ended_ = inside_ = fresh_ = denied_ = false;
 }
 
 inline error stream::why() const noexcept {
@@ -21101,6 +21114,8 @@ inline error stream::why() const noexcept {
     case close_kind::shed:
     case close_kind::shutdown:
         return error::stopped;
+    case close_kind::egress_denied:
+        return error::refused_by_gate;
     case close_kind::io:
         return ended.why();
     case close_kind::idle:
@@ -21134,7 +21149,10 @@ constexpr bool check_stream_handler() noexcept {
     static_assert(!(names_on_data<H> || names_on_end<H> || names_on_writable<H> ||
                     names_on_post<H> || names_on_timer<H> || names_on_deadline<H> ||
                     names_on_connect_failed<H> || names_on_drain<H> || names_on_datagram<H>),
-                  "netio: beside on_connection a handler has on_open and on_close only");
+                  "netio: beside on_connection a handler has on_open, on_denied and on_close only");
+    static_assert(!names_on_denied<H> || calls_on_denied<H>,
+                  "netio: on_denied must be void on_denied(netio::connection&, std::uint16_t) "
+                  "noexcept");
     static_assert(!names_on_open<H> || calls_on_open<H>,
                   "netio: on_open must be void on_open(netio::connection&) noexcept");
     static_assert(!names_on_close<H> || calls_on_close<H>,
@@ -21161,6 +21179,14 @@ public:
     }
     std::size_t on_data(connection& c, bytes in) noexcept {
         return streams_[c.worker()]->take(c, in);
+    }
+    void on_denied(connection& c, std::uint16_t code) noexcept {
+        if (streams_[c.worker()] != nullptr) {
+            streams_[c.worker()]->denied(c);
+        }
+        if constexpr (names_on_denied<Handler>) {
+            handler_.on_denied(c, code);
+        }
     }
     void on_end(connection& c) noexcept { streams_[c.worker()]->peer_ended_ = true; }
     void on_close(connection& c, close_reason reason) noexcept {
@@ -21205,7 +21231,7 @@ using pool_storage = storage<Sizes, default_blocking_backend>;
 /// with `void on_connection(netio::stream&) noexcept` is called once for each connection that is
 /// still there when its worker comes to it, and may block in the stream's calls as long as the
 /// deadlines let it; when it returns the connection is flushed and closed. Beside it such a handler
-/// may have `on_open` and `on_close`, which are callbacks as ever.
+/// may have `on_open`, `on_denied` and `on_close`, which are callbacks as ever.
 ///
 /// It is a server over the backend `blocking` with `connections_max` = `workers_max`: all that a
 /// server is and has, it has. (A handler of callbacks may have more connections; with
@@ -21295,8 +21321,25 @@ private:
 
 template <limits Sizes, class Backend, class Handler>
 blocking_pool(storage<Sizes, Backend>&, Handler&) -> blocking_pool<Handler, Backend>;
+template <limits Sizes, class Backend, class Handler, class Events>
+blocking_pool(storage<Sizes, Backend>&, Handler&, Events&)
+    -> blocking_pool<Handler, Backend, allow_all, Events>;
+template <limits Sizes, class Backend, class Handler, detail::looks_like_gate Gate>
+blocking_pool(storage<Sizes, Backend>&, Handler&, Gate&) -> blocking_pool<Handler, Backend, Gate>;
+template <limits Sizes, class Backend, class Handler, class Gate, class Events>
+blocking_pool(storage<Sizes, Backend>&, Handler&, Gate&, Events&)
+    -> blocking_pool<Handler, Backend, Gate, Events>;
 template <class Handler>
 blocking_pool(storage_view, Handler&) -> blocking_pool<Handler>;
+template <class Handler, class Events>
+blocking_pool(storage_view, Handler&, Events&)
+    -> blocking_pool<Handler, default_blocking_backend, allow_all, Events>;
+template <class Handler, detail::looks_like_gate Gate>
+blocking_pool(storage_view, Handler&, Gate&)
+    -> blocking_pool<Handler, default_blocking_backend, Gate>;
+template <class Handler, class Gate, class Events>
+blocking_pool(storage_view, Handler&, Gate&, Events&)
+    -> blocking_pool<Handler, default_blocking_backend, Gate, Events>;
 
 NETIO_END
 

@@ -566,6 +566,98 @@ TEST_CASE("blocking pool: the drain's deadline ends a message that never is") {
     CHECK(w.handler.reasons[0].kind == close_kind::drain_deadline);
 }
 
+// ---- ends from elsewhere, and the gate
+
+TEST_CASE("blocking pool: a kill and a close from elsewhere end a call that waits") {
+    for (const bool kills : {true, false}) {
+        CAPTURE(kills);
+        pool_world<> w;
+        w.listen();
+        client_socket client(w.at);
+        w.serve(client, [&](stream& s) {
+            bool asked = false;
+            pool_backend::before_wait = [&] {
+                if (!asked) {
+                    asked = true;
+                    CHECK((kills ? w.pool->kill(s.id(), 5) : w.pool->close(s.id(), 1000)));
+                }
+            };
+            std::array<std::byte, 64> into{};
+            CHECK(s.recv(into).why == error::cancelled);
+            CHECK_FALSE(s.is_open());
+            CHECK((kills ? client.was_reset() : client.ended()));
+        });
+        CHECK(w.handler.reasons[0] == (kills ? netio::close_reason{close_kind::killed, 5}
+                                             : netio::close_reason{close_kind::handler_closed, 0}));
+    }
+}
+
+TEST_CASE("blocking pool: a peer too slow for its rate ends recv_exact") {
+    pool_world<> w;
+    w.listen({.times = {.rate_in = 1'000'000, .rate_window_ms = 1'000, .rate_grace_ms = 1'000}});
+    client_socket client(w.at);
+    client.send("a");
+    w.serve(client, [&](stream& s) {
+        pool_backend::before_wait = [&] {
+            client.send("b");
+            pool_kernel::skipped_ns += 100'000'000;
+        };
+        std::vector<std::byte> into(1'000'000);
+        const netio::transfer got = s.recv_exact(into);
+        CHECK(got.why == error::timed_out);
+        CHECK(got.count > 10);
+        CHECK(s.reason().kind == close_kind::slow_peer_in);
+    });
+}
+
+namespace {
+
+/// Lets so many bytes out, and everybody in, with a lane and a tag.
+struct pool_gate {
+    std::uint64_t most = ~std::uint64_t{0};
+    std::uint32_t closed_count = 0;
+    netio::verdict admit(const netio::connection&) noexcept {
+        return netio::verdict::allow(2, 77);
+    }
+    netio::egress check(const netio::connection&, const netio::write_facts& facts) noexcept {
+        return facts.bytes_out + facts.byte_count <= most ? netio::egress::allow()
+                                                          : netio::egress::deny(9, "no more");
+    }
+    void closed(const netio::connection&, netio::close_reason) noexcept { ++closed_count; }
+};
+
+}  // namespace
+
+TEST_CASE("blocking pool: a send that the gate denies fails, and tells what had left before") {
+    pool_script handler;
+    pool_gate gate;
+    gate.most = 10;
+    netio_test::client_os::start();
+    netio_test::fresh_memory memory(netio::bytes_needed<pool_kernel>(pool_limits));
+    netio::blocking_pool<pool_script, pool_kernel, pool_gate> pool{
+        netio::storage_view{memory.all(), pool_limits}, handler, gate};
+    netio::listener_id id;
+    REQUIRE(pool.listen({.address = "127.0.0.1"}, &id) == error::none);
+    client_socket client(pool.local(id));
+    handler.serve = [&](stream& s) {
+        CHECK(s.lane() == 2);
+        CHECK(s.tag() == 77);
+        CHECK(s.send_all("12345678").count == 8);
+        const netio::transfer denied = s.send_all("abc");
+        CHECK(denied.why == error::refused_by_gate);
+        CHECK(denied.count == 0);
+        CHECK(s.send_all("d").why == error::refused_by_gate);
+        CHECK(s.bytes_out() == 8);
+        client.shutdown();
+        pool.drain(60'000);
+    };
+    CHECK(pool.run() == error::none);
+    CHECK(client.arrived() == "12345678no more");
+    REQUIRE(handler.reasons.size() == 1);
+    CHECK(handler.reasons[0] == netio::close_reason{close_kind::egress_denied, 9});
+    CHECK(gate.closed_count == 1);
+}
+
 // ---- more clients than workers
 
 TEST_CASE("blocking pool: clients beyond the workers wait for their turn") {

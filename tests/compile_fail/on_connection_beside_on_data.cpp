@@ -1,4 +1,4 @@
-// expects: netio: beside on_connection a handler has on_open and on_close only
+// expects: netio: beside on_connection a handler has on_open, on_denied and on_close only
 #include "netio.hpp"
 
 struct handler {
