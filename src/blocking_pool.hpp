@@ -161,6 +161,12 @@ private:
     bool waits_for_bytes() const noexcept {
         return is_open() && !peer_ended_ && (whole_ ? !wanted_.empty() : count_ == 0);
     }
+    /// Bytes of the caller are queued, or with the kernel. Whatever else happened, they are the
+    /// caller's again only when that is over.
+    bool has_output() const noexcept {
+        return connection_ != nullptr &&
+               (connection_->output_.words != 0 || connection_->has(flags::sending));
+    }
     error why() const noexcept;
 
     const detail::stream_calls& calls_;
@@ -301,7 +307,11 @@ inline transfer stream::send_all(bytes out) noexcept {
         return {0, is_open() ? error::broken_pipe : why()};
     }
     advance();
-    while (is_open() && connection_->output_bytes() != 0 && turn()) {
+    if (has_output()) {
+        connection_->touch();
+        advance();  // somebody waits: where a backend may be late in telling of a send, it is not
+    }
+    while (has_output() && turn()) {
     }
     const std::uint64_t now = bytes_out();
     const auto count = static_cast<std::size_t>(now > before ? now - before : 0);

@@ -692,6 +692,41 @@ TEST_CASE("blocking pool: clients beyond the workers wait for their turn") {
     }
 }
 
+TEST_CASE("blocking pool: a listener opened meanwhile keeps its clients waiting, too") {
+    for (const std::uint32_t worker : {netio::every_worker, 0u}) {
+        CAPTURE(worker);
+        pool_world<> w;
+        w.listen();
+        client_socket first(w.at);
+        client_socket second;
+        w.handler.serve = [&](stream& s) {
+            std::array<std::byte, 64> into{};
+            if (w.handler.served == 1) {
+                w.listen({.worker = worker});
+                second = client_socket(w.at);
+                int waits = 0;
+                pool_backend::before_wait = [&] {
+                    if (++waits == 5) {
+                        first.send("x");
+                    }
+                };
+                CHECK(pool_text(s.recv(into), into) == "x");
+                pool_backend::before_wait = nullptr;
+                second.send("y");
+                first.shutdown();
+            } else {
+                CHECK(s.listener() == 1);
+                CHECK(pool_text(s.recv(into), into) == "y");
+                second.shutdown();
+                w.pool->drain(60'000);
+            }
+        };
+        CHECK(w.pool->run() == error::none);
+        CHECK(w.handler.served == 2);
+        CHECK(w.pool->stats().counts.refused == 0);
+    }
+}
+
 TEST_CASE("blocking pool: where that is chosen, who finds no worker free is refused as busy") {
     pool_world<> w;
     w.listen();
@@ -857,26 +892,82 @@ TEST_CASE("blocking pool: a handler of callbacks runs unchanged on reactor and p
     }
 }
 
-TEST_CASE("blocking pool: the blocking form runs on other backends, too") {
+namespace {
+
+template <class Backend>
+void pool_runs_on() {
+    CAPTURE(Backend::name);
+    if (!Backend::available().offered) {
+        return;
+    }
+    netio_test::client_os::start();
     pool_script handler;
-    netio_test::fresh_memory memory(netio::bytes_needed<netio::default_backend>(pool_limits));
-    netio::blocking_pool<pool_script, netio::default_backend> pool{
+    netio_test::fresh_memory memory(netio::bytes_needed<Backend>(pool_limits));
+    netio::blocking_pool<pool_script, Backend> pool{
         netio::storage_view{memory.all(), pool_limits}, handler};
     netio::listener_id id;
     REQUIRE(pool.listen({.address = "127.0.0.1"}, &id) == error::none);
     client_socket client(pool.local(id));
     client.send("ping");
-    client.shutdown();
     handler.serve = [&](stream& s) {
         std::array<std::byte, 64> into{};
-        const netio::transfer got = s.recv(into);
-        CHECK(s.send_all({into.data(), got.count}));
+        for (int round = 0; round < 3; ++round) {
+            CHECK(s.recv_exact(std::span(into).first(4)));
+            CHECK(s.send_all({into.data(), 4}));
+            into = {};  // it is ours again
+            round == 2 ? client.shutdown() : static_cast<void>(client.send("pong"));
+        }
         CHECK(s.recv(into).why == error::end_of_stream);
         pool.drain(60'000);
     };
     CHECK(pool.run() == error::none);
-    CHECK(client.arrived() == "ping");
+    CHECK(client.arrived() == "pingpongpong");
     CHECK(client.ended());
+    CHECK(pool.stats().pools[1].in_use == 0);
+    CHECK(pool.stats().pools[2].in_use == 0);
+}
+
+}  // namespace
+
+TEST_CASE("blocking pool: the blocking form runs on every backend") {
+    pool_runs_on<netio::blocking>();
+    pool_runs_on<netio::poll>();
+    pool_runs_on<netio::default_backend>();
+#if NETIO_HAS_IO_URING
+    pool_runs_on<netio::io_uring>();
+#endif
+}
+
+TEST_CASE("blocking pool: send_all keeps the caller's bytes until a close from elsewhere is over") {
+    pool_world<> w;
+    w.listen();
+    client_socket client = client_socket::slow_reader(w.at);
+    w.serve(client, [&](stream& s) {
+        std::string whole = netio_test::service_pattern(8u << 20);
+        const std::string expected = whole;
+        bool asked = false;
+        pool_backend::before_wait = [&] {
+            if (!asked) {
+                asked = true;
+                CHECK(w.pool->close(s.id(), 60'000));
+            }
+            client.take_some(1u << 20);
+        };
+        CHECK(s.send_all(whole));
+        CHECK_FALSE(s.is_open());
+        whole.assign(whole.size(), '!');
+        pool_backend::before_wait = [&] {
+            if (client.ended()) {
+                client.shutdown();
+            }
+        };
+        CHECK(s.recv(std::as_writable_bytes(std::span(whole))).why == error::cancelled);
+        while (!client.ended()) {
+            netio_test::client_os::wait_readable(client.handle(), 1000);
+        }
+        CHECK(client.arrived() == expected);
+    });
+    CHECK(w.handler.reasons[0].kind == close_kind::handler_closed);
 }
 
 // ---- threads
