@@ -220,8 +220,10 @@ TEST_CASE("blocking pool: send_all ends when a slow reader's kernel has everythi
     client_socket client = client_socket::slow_reader(w.at);
     const std::string whole = netio_test::service_pattern(8u << 20);
     w.serve(client, [&](stream& s) {
+        client.send("unasked");
         pool_backend::before_wait = [&] { client.take_some(64 * 1024); };
         const netio::transfer got = s.send_all(whole);
+        CHECK(s.bytes_in() == 0);  // nobody reads meanwhile
         CHECK(got);
         CHECK(got.count == whole.size());
         CHECK(s.bytes_out() == whole.size());
@@ -545,6 +547,24 @@ TEST_CASE("blocking pool: a drain takes the request that had come while the hand
         CHECK(client.arrived() == "answer");
     });
     CHECK(w.handler.reasons[0].kind == close_kind::drained);
+}
+
+TEST_CASE("blocking pool: a drain lets who has read the end answer at leisure") {
+    pool_world<> w;
+    w.listen();
+    client_socket client(w.at);
+    client.shutdown();
+    w.serve(client, [&](stream& s) {
+        std::array<std::byte, 64> into{};
+        CHECK(s.recv(into).why == error::end_of_stream);
+        w.pool->drain(60'000);
+        for (int at = 0; at < 10; ++at) {
+            s.phase(netio::phase::idle);
+            CHECK(s.send_all("part "));
+        }
+        CHECK(client.arrived().size() == 50);
+    });
+    CHECK(w.handler.reasons[0].kind == close_kind::peer_closed);
 }
 
 TEST_CASE("blocking pool: the drain's deadline ends a message that never is") {
