@@ -289,11 +289,13 @@ TEST_CASE("blocking pool: a peer's reset ends recv, and send_all that waits") {
         w.serve(client, [&](stream& s) {
             int waits = 0;
             pool_backend::before_wait = [&] {
-                if (++waits == 3) {
+                if (++waits == 4) {
                     client.reset();
                 }
             };
             std::array<std::byte, 64> into{};
+            client.send("abc");
+            CHECK(pool_text(s.recv(into), into) == "abc");
             const netio::transfer got = sending ? s.send_all(whole) : s.recv(into);
             CHECK(got.why == error::connection_reset);
             CHECK(got.count < whole.size());
@@ -302,6 +304,7 @@ TEST_CASE("blocking pool: a peer's reset ends recv, and send_all that waits") {
             CHECK(s.recv(into).why == error::connection_reset);
             CHECK(s.recv_exact(into).why == error::connection_reset);
             CHECK(s.send_all("x").why == error::connection_reset);
+            CHECK(s.bytes_in() == 3);
         });
         CHECK(w.handler.reasons[0].kind == close_kind::peer_reset);
     }
@@ -445,8 +448,8 @@ TEST_CASE("blocking pool: deadlines count from the call, not from what came befo
         };
         CHECK(pool_text(s.recv(into), into) == "here");
         pool_kernel::skipped_ns += 300'000'000'000;
-        s.phase(netio::phase::exchange);
         s.deadline(60'000);
+        s.phase(netio::phase::exchange);
         CHECK(s.send_all("there"));
         client.send("again");
         CHECK(pool_text(s.recv(into), into) == "again");
