@@ -46,9 +46,11 @@
 //   floor 6 · src/worker.hpp · one worker with its backend, and where everything lies in the memory
 //   floor 6 · src/server_stats.hpp · everything a server counts, and its page for Prometheus
 //   floor 7 · platform/default_backend.hpp · which backend a server uses if it is not told
+//   floor 8 · platform/blocking.hpp · poll with a short cut: a thread with one connection blocks in its recv
 //   floor 7 · src/reactor.hpp · the loop: one turn after the other, bytes one way, callbacks never nested
 //   floor 8 · src/server.hpp · storage and server: the memory, the listeners, the workers, in one object
-//   floor 9 · src/netio.hpp · the umbrella: the parts in reading order
+//   floor 9 · src/blocking_pool.hpp · the second driver: a thread a connection, served by blocking calls
+//   floor 10 · src/netio.hpp · the umbrella: the parts in reading order
 #ifndef NETIO_HPP
 #define NETIO_HPP
 
@@ -273,6 +275,7 @@ enum class error : std::uint8_t {
     too_long,
     stopped,
     refused_by_gate,
+    end_of_stream,
     // PROXY, one for each rule of the text (see docs/proxy.md)
     not_proxy,
     proxy_version_refused,
@@ -315,8 +318,7 @@ enum class error : std::uint8_t {
 /// A short sentence part for people: "address in use". Never null. Any thread.
 constexpr const char* text(error code) noexcept {
     constexpr const char* texts[] = {
-        "no error",
-        "too little memory",
+        "no error", "too little memory",
         "limits contradict each other",
         "option out of range",
         "not an address",
@@ -340,12 +342,11 @@ constexpr const char* text(error code) noexcept {
         "network unreachable",
         "network down",
         "system error",
-        "full",
-        "stale id",
-        "cancelled",
+        "full", "stale id", "cancelled",
         "too long",
         "stopped",
         "refused by the gate",
+        "end of stream",
         "not a PROXY header",
         "PROXY version not accepted here",
         "PROXY v1: unknown protocol token",
@@ -5795,6 +5796,14 @@ struct wait_options {
     /// After something came the kernel is asked so long, microseconds, before the worker sleeps: at
     /// most 1,000,000. An idle worker sleeps all the same.
     std::uint32_t spin_us = 0;
+    /// On the backend `blocking` only: `stop`, `drain` and others' wakes end each wait at once, not
+    /// after up to 100 ms, for a third system call each round trip. So it is where the handler has
+    /// `on_post`.
+    bool wake_at_once = false;
+    /// On the backend `blocking` only, with one connection a worker: who comes while every worker
+    /// has one is refused as `busy`, for a third system call each round trip of one of them. Else
+    /// it waits in the listener's queue, as long as `listen_options::backlog` says.
+    bool refuse_busy = false;
 };
 
 /// How an outgoing connection is made.
@@ -6043,6 +6052,14 @@ concept backend_keeps_files = requires(socket_handle handle, const socket_file& 
 template <class B>
 concept backend_takes_listeners = requires(socket_handle handle, const listen_options& options) {
     { B::take_listener(handle, options) } noexcept -> std::same_as<os_handle>;
+};
+
+/// Where a thread that has one connection blocks in its receive, a wake may come late: by
+/// `late_wake_ns`, unless `wake_at_once(true)` was called after `open`, which costs a call a wait.
+template <class B>
+concept backend_blocks = requires(B b) {
+    { B::late_wake_ns } -> std::convertible_to<std::uint64_t>;
+    { b.wake_at_once(true) } noexcept;
 };
 
 NETIO_END
@@ -6604,6 +6621,7 @@ private:
     template <class Handler, class Backend, class Gate, class Events>
     friend class reactor;
     friend class buffer;
+    friend class stream;
     friend struct detail::worker_core;
 
     enum flag : std::uint32_t {
@@ -14462,6 +14480,7 @@ public:
         peers_ = reinterpret_cast<endpoint*>(memory.data() + places_.peers_at);
         top_ = at_ = pass_end_ = 0;
         results_ = line_ = 0;
+        watched_ = watched_sum_ = 0;
         skipped_ = false;
         begin(0, ends[0], {}, reading);
         wake_ = ends[1];
@@ -14667,8 +14686,8 @@ public:
         return no_handle;
     }
 
-private:
-    // Flags of an entry; none: free.
+protected:  // platform/blocking.hpp is this backend with a short cut in its wait
+    // Flags of an entry; none: free. The bits from 13 on are left to that one.
     static constexpr std::uint32_t attached = 1u << 0;
     static constexpr std::uint32_t connecting = 1u << 1;
     static constexpr std::uint32_t reading = 1u << 2;  // accept, receive, receive_from outstanding
@@ -14743,13 +14762,14 @@ private:
         entries_[at] = entry{};
         entries_[at].generation = who.generation();
         entries_[at].flags = flags;
-        polls_[at].fd = descriptor;
+        polls_[at].fd = ~descriptor;
         watch(at);
     }
 
     /// Free again; the table that the kernel sees ends behind the last one in use.
     void forget(std::uint32_t at) noexcept {
         entries_[at] = entry{};
+        show(at, -1);
         polls_[at] = pollfd{-1, 0, 0};
         while (top_ != 0 && entries_[top_ - 1].flags == 0) {
             --top_;
@@ -14763,8 +14783,17 @@ private:
         const bool in = (flags & (reading | starved | result_disarmed)) == reading;
         const bool out = (flags & (connecting | send_waits)) != 0;
         const int descriptor = descriptor_of(at);
-        polls_[at].fd = in || out ? descriptor : ~descriptor;
+        show(at, in || out ? descriptor : ~descriptor);
         polls_[at].events = static_cast<short>((in ? POLLIN : 0) | (out ? POLLOUT : 0));
+    }
+
+    /// What the kernel sees of an entry. If it is shown a single one, that is `watched_sum_`.
+    NETIO_WRAPS void show(std::uint32_t at, int descriptor) noexcept {
+        const std::uint32_t before = polls_[at].fd >= 0 ? 1 : 0;
+        const std::uint32_t now = descriptor >= 0 ? 1 : 0;
+        watched_ += now - before;
+        watched_sum_ += (now - before) * at;
+        polls_[at].fd = descriptor;
     }
 
     // ---- results: what needs no event of the kernel any more
@@ -14975,9 +15004,14 @@ private:
     /// One receive; nothing happens if there is nothing after all.
     void receive(std::uint32_t at, std::byte* into, std::uint32_t count, std::uint32_t buffer,
                  detail::event_writer& to) noexcept {
+        give_received(at, detail::receive_bytes<Sys>(descriptor_of(at), into, count), buffer, to);
+    }
+
+    /// What a receive gave, or the reason in errno.
+    void give_received(std::uint32_t at, ssize_t got, std::uint32_t buffer,
+                       detail::event_writer& to) noexcept {
         entry& of = entries_[at];
         const token who = token_of(at, places_.connections);
-        const ssize_t got = detail::receive_bytes<Sys>(descriptor_of(at), into, count);
         if (got > 0) {
             event& out = to.put(who, operation::receive, event_kind::received);
             out.byte_count = static_cast<std::uint32_t>(got);
@@ -15082,6 +15116,8 @@ private:
     std::uint32_t pass_end_ = 0;
     std::uint32_t results_ = 0;   // entries that have at least one
     std::uint32_t line_ = 0;      // entries that wait for a buffer
+    std::uint32_t watched_ = 0;   // entries that the kernel is shown
+    std::uint32_t watched_sum_ = 0;  // of their indexes
     std::uint32_t next_ticket_ = 0;
     int wake_ = 0;                // the end to write to; the other one is entry 0
     bool open_ = false;
@@ -18218,6 +18254,7 @@ NETIO_NAME_PROBE(on_drain)
 NETIO_NAME_PROBE(on_denied)
 NETIO_NAME_PROBE(on_datagram)
 NETIO_NAME_PROBE(on_close)
+NETIO_NAME_PROBE(on_connection)  // of `blocking_pool`
 // Names other libraries use, or fingers slip into.
 NETIO_NAME_PROBE(on_connect)
 NETIO_NAME_PROBE(on_connected)
@@ -18934,6 +18971,199 @@ void on_backend(const backend_choice& chosen, Run&& run) {
 
 NETIO_END
 
+// ==== platform/blocking.hpp =======================================================================
+// floor 8 · poll with a short cut: a thread with one connection blocks in its recv
+
+#if NETIO_HAS_POLL
+
+#include <fcntl.h>
+#include <sys/time.h>
+
+NETIO_BEGIN
+
+/// The system calls of the blocking backend: those of poll, of which none waits even on a socket
+/// that may, and one receive that does.
+struct blocking_sys : poll_sys {
+    /// How long a receive blocks before everything else is looked at: the longest that a wake goes
+    /// unheard.
+    static constexpr std::uint32_t tick_ms = 100;
+    // Sends must not wait on a socket whose receives do. macOS and some BSDs ignore MSG_DONTWAIT
+    // in a send: there every wait is one of poll.
+#if defined(__linux__) || defined(__FreeBSD__) || defined(__OpenBSD__)
+    static constexpr bool may_block = true;
+#else
+    static constexpr bool may_block = false;
+#endif
+    static ssize_t send(int to, const void* from, std::size_t count) noexcept {
+        return ::send(to, from, count, send_flags | MSG_DONTWAIT);
+    }
+    static ssize_t send_message(int to, const msghdr* what) noexcept {
+        return ::sendmsg(to, what, send_flags | MSG_DONTWAIT);
+    }
+    static ssize_t receive(int from, void* into, std::size_t count) noexcept {
+        return ::recv(from, into, count, MSG_DONTWAIT);
+    }
+    /// Waits for bytes, at most as long as SO_RCVTIMEO says (socket(7)): EAGAIN then.
+    static ssize_t receive_waiting(int from, void* into, std::size_t count) noexcept {
+        return ::recv(from, into, count, 0);
+    }
+    static int get_flags(int of) noexcept { return ::fcntl(of, F_GETFL); }
+    static int set_flags(int of, int flags) noexcept { return ::fcntl(of, F_SETFL, flags); }
+};
+
+/// The backend for threads that serve one connection at a time. It is that over poll, with all it
+/// promises for any number of operations, but for one thing: where a receive is all that a wait
+/// waits for (no accept, no send that needs room, no connect, no datagram socket), the thread
+/// blocks in that receive itself. So a lone round trip costs a receive and a send, and nothing
+/// else; beside other operations it costs poll's three calls.
+///
+/// A receive that blocks hears no wake: it is heard after at most `tick_ms`, when the receive comes
+/// back and poll takes over until the next event. `wake_at_once(true)` does without the short cut.
+/// While a wait blocks so it has a buffer of the pool in its hands, and between waits none.
+///
+/// The first such wait makes its socket a blocking one with SO_RCVTIMEO, three calls; `release`
+/// takes that back. Whoever shares an adopted socket with others shares that, too: O_NONBLOCK is
+/// one for all duplicates of a descriptor.
+///
+/// See `backend` for what each function promises. `Sys` makes the system calls.
+template <class Sys = blocking_sys>
+class basic_blocking : public basic_poll<Sys> {
+    using base = basic_poll<Sys>;
+
+public:
+    static constexpr const char* name = "blocking";
+    /// The longest that a wake goes unheard, unless `wake_at_once(true)`.
+    static constexpr std::uint64_t late_wake_ns = std::uint64_t{Sys::tick_ms} * 1'000'000;
+
+    os_status open(mutable_bytes memory, const backend_limits& sizes, buffer_pool& pool) noexcept {
+        at_once_ = false;
+        return base::open(memory, sizes, pool);
+    }
+
+    /// Whether a wake ends each wait at once (true), or may go unheard for `late_wake_ns`, as after
+    /// `open`. On the thread of `open`.
+    void wake_at_once(bool wanted) noexcept { at_once_ = wanted; }
+
+    socket_handle release(token who) noexcept {
+        const std::uint32_t flags = this->entries_[this->connection_of(who)].flags;
+        const socket_handle handle = base::release(who);
+        if ((flags & blocks) != 0) {
+            make_patient(static_cast<int>(handle), 0, O_NONBLOCK);
+        }
+        return handle;
+    }
+
+    std::uint32_t wait(std::span<event> out, std::uint64_t timeout_ns) noexcept {
+        const std::uint32_t at = lone_receiver();
+        if (at == 0 || at_once_ || timeout_ns < late_wake_ns || !may_block(at)) {
+            return base::wait(out, timeout_ns);
+        }
+        detail::event_writer to(out);
+        if (!receive_waiting(at, to)) {
+            return base::wait(out, timeout_ns);  // no buffer, or a signal
+        }
+        if (to.count() != 0) {
+            return to.count();
+        }
+        // Nobody is in a hurry here: the rest of the time is poll's, which hears of everything.
+        return base::wait(out, timeout_ns == forever_ns ? timeout_ns : timeout_ns - late_wake_ns);
+    }
+
+private:
+    // Of an entry, beside poll's.
+    static constexpr std::uint32_t blocks = 1u << 13;
+    static constexpr std::uint32_t refuses_to = 1u << 14;
+
+    /// The entry of a receive that is all there is to wait for; 0: none.
+    std::uint32_t lone_receiver() const noexcept {
+        NETIO_ASSERT(this->open_);
+        constexpr std::uint32_t it_and_the_pipe = 2;
+        const bool alone = this->watched_ == it_and_the_pipe && this->results_ == 0 &&
+                           this->line_ == 0 && this->at_ == this->pass_end_;
+        const std::uint32_t at = alone ? this->watched_sum_ : 0;
+        return at >= this->places_.connections && this->polls_[at].events == POLLIN &&
+                       !this->wake_word_.woken()
+                   ? at
+                   : 0;
+    }
+
+    /// True if receives of this entry may wait; the first time that has to be made so.
+    bool may_block(std::uint32_t at) noexcept {
+        if constexpr (!Sys::may_block) {
+            return false;
+        }
+        std::uint32_t& flags = this->entries_[at].flags;
+        if ((flags & (blocks | refuses_to)) == 0) {
+            flags |= make_patient(this->descriptor_of(at), Sys::tick_ms, 0) ? blocks : refuses_to;
+        }
+        return (flags & blocks) != 0;
+    }
+
+    /// The time-out first: at no moment does a receive wait without one.
+    static bool make_patient(int descriptor, std::uint32_t ms, int non_blocking) noexcept {
+        timeval most{};
+        most.tv_sec = static_cast<decltype(most.tv_sec)>(ms / 1000);
+        most.tv_usec = static_cast<decltype(most.tv_usec)>(ms % 1000 * 1000);
+        if (Sys::setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof(most)) != 0) {
+            return false;
+        }
+        const int flags = Sys::get_flags(descriptor);
+        return flags >= 0 && Sys::set_flags(descriptor, (flags & ~O_NONBLOCK) | non_blocking) == 0;
+    }
+
+    /// False if it could not wait, or not for as long.
+    bool receive_waiting(std::uint32_t at, detail::event_writer& to) noexcept {
+        NETIO_ASSERT(!this->waiting_);
+        const detail::poll_entry& of = this->entries_[at];
+        std::byte* into = detail::pointer_of(of.into);
+        std::size_t count = of.receive_count;
+        std::uint32_t buffer = none_index;
+        const std::uint32_t high_water = this->pool_->stats(side::input).high_water;
+        if ((of.flags & base::into_memory) == 0) {
+            buffer = this->pool_->room(side::input) != 0 ? this->pool_->take(side::input)
+                                                         : none_index;
+            if (buffer == none_index) {
+                return false;
+            }
+            into = this->pool_->data(buffer);
+            count = this->pool_->buffer_bytes();
+        }
+        this->waiting_ = true;
+        const ssize_t got = Sys::receive_waiting(this->descriptor_of(at), into, count);
+        const bool interrupted = got < 0 && errno == EINTR;
+        errno = interrupted ? EAGAIN : errno;
+        this->give_received(at, got, buffer, to);
+        this->watch(at);
+        if (buffer != none_index && got <= 0) {
+            this->pool_->forget_unused(side::input, high_water);
+        }
+        this->waiting_ = false;
+        return !interrupted;
+    }
+
+    bool at_once_ = false;
+};
+
+using blocking = basic_blocking<>;
+static_assert(backend<blocking>);
+static_assert(backend_blocks<blocking>);
+
+NETIO_END
+
+#endif
+
+NETIO_BEGIN
+
+/// What threads that block run on where they are not told: `blocking`, and where there is no poll
+/// the default backend.
+#if NETIO_HAS_POLL && !defined(NETIO_BACKEND_HEADER)
+using default_blocking_backend = blocking;
+#else
+using default_blocking_backend = default_backend;
+#endif
+
+NETIO_END
+
 // ==== src/reactor.hpp =============================================================================
 // floor 7 · the loop: one turn after the other, bytes one way, callbacks never nested
 
@@ -18993,6 +19223,10 @@ public:
         if constexpr (backend_waits_for_batches<Backend>) {
             w_.backend.wait_for_batches(core_.shared->waiting.batch_us);
         }
+        if constexpr (backend_blocks<Backend>) {
+            w_.backend.wake_at_once(core_.shared->waiting.wake_at_once ||
+                                    detail::names_on_post<Handler>);
+        }
         w_.epoch_ns = w_.backend.now_ns();
         w_.is_open.store(1);  // in one order with the flags of stop and drain
         read_clock();
@@ -19014,7 +19248,30 @@ public:
         }
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         bound_accepts();
-        const std::uint32_t count = wait(most);
+        return work(wait(most));
+    }
+
+    /// Between turns: starts what was asked of connections since the last one, and does what a turn
+    /// does but for the wait. For whoever serves a connection outside callbacks: its idle and read
+    /// deadlines count from here, for the peer was kept waiting until now. `asks`: it is resumed.
+    void advance(connection& served, bool asks) noexcept {
+        read_clock();
+        served.in_at_ = core_.now_up_ms;
+        if (asks) {
+            served.resume();
+        }
+        settle_touched();
+        work(0);
+    }
+
+    /// Nanoseconds until this worker has something to do of itself; 0: now, forever_ns: never.
+    std::uint64_t sleep_ns() noexcept {
+        return w_.backend.ready() ? 0 : due_ns(w_.backend.now_ns());
+    }
+
+private:
+    /// A turn's part after the wait, which gave `count` events. As `turn`.
+    bool work(std::uint32_t count) noexcept {
         NETIO_ASSERT(count <= w_.event_count);
         ++core_.counts.turns;
         read_clock();
@@ -19035,12 +19292,6 @@ public:
         return !is_over();
     }
 
-    /// Nanoseconds until this worker has something to do of itself; 0: now, forever_ns: never.
-    std::uint64_t sleep_ns() noexcept {
-        return w_.backend.ready() ? 0 : due_ns(w_.backend.now_ns());
-    }
-
-private:
     std::uint32_t wait(std::uint64_t most_ns) noexcept {
         const std::span<event> out(w_.events, w_.event_count);
         const std::uint64_t spin_ns = std::uint64_t{core_.shared->waiting.spin_us} * 1'000;
@@ -19669,7 +19920,7 @@ private:
     /// Others may have slots where this worker has none: it accepts no more than it can keep. One
     /// that still accepts without a slot does so to refuse.
     void bound_accepts() noexcept {
-        if (core_.shared->worker_count == 1) {
+        if (core_.shared->worker_count == 1 && !leaves_clients_queued()) {
             return;
         }
         hold_back_accepts();
@@ -19678,6 +19929,12 @@ private:
             go_on_accepting();
         }
         accept_at_most(free != 0 ? free : none_index);
+    }
+    /// A worker that blocks in the receive of its one connection has no part in accepting: not even
+    /// to refuse, for another one may be free by then.
+    bool leaves_clients_queued() const noexcept {
+        return backend_blocks<Backend> && core_.connections == 1 &&
+               !core_.shared->waiting.refuse_busy;
     }
     void accept_at_most(std::uint32_t most) noexcept {
         if constexpr (backend_bounds_accepts<Backend>) {
@@ -19695,13 +19952,15 @@ private:
     /// Where nobody has a slot left the last one to notice goes on accepting, to refuse.
     void hold_back_accepts() noexcept {
         const detail::shared_state& shared = *core_.shared;
+        const bool queued = leaves_clients_queued();
         if (w_.accepts_held_back || core_.slots.in_use() != core_.connections ||
-            shared.open_count.load(detail::ordering::relaxed) >= shared.connections_max) {
+            (!queued &&
+             shared.open_count.load(detail::ordering::relaxed) >= shared.connections_max)) {
             return;
         }
         w_.accepts_held_back = true;
         for (std::uint32_t at = 0; at < listener_count(); ++at) {
-            if (core_.shared->listeners[at].worker == every_worker) {
+            if (queued || core_.shared->listeners[at].worker == every_worker) {
                 stop_accept(at);
             }
         }
@@ -20740,7 +20999,8 @@ private:
 
     void start_accept(std::uint32_t listener) noexcept {
         detail::listener_entry& from = core_.shared->listeners[listener];
-        const bool held_back = w_.accepts_held_back && from.worker == every_worker;
+        const bool held_back = w_.accepts_held_back &&
+                               (from.worker == every_worker || leaves_clients_queued());
         const bool of_another =
             from.worker != every_worker && from.worker != core_.worker_index;
         if (w_.stopping || w_.draining || w_.door_shut || from.removed.load() != 0 || held_back ||
@@ -21701,6 +21961,9 @@ public:
     }
 
 private:
+    template <class, class, class, class>
+    friend class blocking_pool;
+
     static constexpr std::uint64_t drain_most = 0xFFFFFFF0;
 
     // ---- building
@@ -22180,8 +22443,621 @@ int report(const char* program, const server<Handler, Backend, Gate, Events>& of
 
 NETIO_END
 
+// ==== src/blocking_pool.hpp =======================================================================
+// floor 9 · the second driver: a thread a connection, served by blocking calls
+
+NETIO_BEGIN
+
+template <class Handler, class Backend, class Gate, class Events>
+class blocking_pool;
+
+/// How a blocking call ended: bytes that were moved, and error::none if that is all there were to
+/// move. Else why not: `end_of_stream` (the peer finished), `timed_out` (a deadline, or a rate too
+/// low), `connection_reset`, `stopped` (stop, drain, shed, or the server's end), `refused_by_gate`
+/// (this send was denied), `cancelled` (killed, or closed from elsewhere) or the system's error.
+struct transfer {
+    std::size_t count = 0;
+    error why = error::none;
+    constexpr explicit operator bool() const noexcept { return why == error::none; }
+};
+
+namespace detail {
+
+template <class Handler>
+class stream_handler;
+
+/// What a stream needs of its worker.
+struct stream_calls {
+    bool (*turn)(void* pool, std::uint32_t worker, std::uint64_t timeout_ns) noexcept;
+    void (*advance)(void* pool, std::uint32_t worker, connection& served, bool asks) noexcept;
+};
+
+}  // namespace detail
+
+/// A connection in the hands of `on_connection(stream&)`: valid until that returns, on its thread.
+/// Every call that waits is a loop of the reactor's turns, so deadlines, rates, kills, stop and
+/// drain hold as they do for a connection of any server; after any of them each call fails at once
+/// and `reason` says which it was. No call throws, allocates or raises a signal.
+///
+/// While the handler is outside of these calls nothing is read from the peer, and nothing that ends
+/// the connection is noticed.
+class stream {
+public:
+    /// Bytes of a PROXY header's TLVs that are kept for `tlvs`.
+    static constexpr std::size_t tlv_bytes_max = detail::ingress_bytes;
+
+    stream(const stream&) = delete;
+    stream& operator=(const stream&) = delete;
+
+    // ---- bytes
+
+    /// Waits until at least one byte came and takes as many as there are, up to `into.size()`.
+    /// The idle deadline holds, or the read deadline inside an exchange, from this call on.
+    transfer recv(mutable_bytes into) noexcept { return receive(into, false); }
+
+    /// Waits until `into` is full. Fewer bytes (`count`) came before `why`: `end_of_stream` with 0
+    /// is a peer that ended between messages. Once the first byte came the read deadline holds, and
+    /// a drain waits for the rest.
+    transfer recv_exact(mutable_bytes into) noexcept { return receive(into, true); }
+
+    /// Waits until the kernel has taken all of `out`, uncopied; the write deadline holds while it
+    /// takes nothing. What was taken before a failure is in `count`.
+    transfer send_all(bytes out) noexcept;
+    transfer send_all(std::string_view out) noexcept { return send_all(as_bytes(out)); }
+
+    /// No more output: FIN. Receiving goes on.
+    void end() noexcept;
+    /// Ends in RST. `reason` is the user's own number and comes back in close_reason.
+    void kill(std::uint16_t reason = 0) noexcept;
+
+    // ---- time
+
+    /// As `connection::phase`: inside an exchange the read deadline holds and a drain waits.
+    void phase(netio::phase now) noexcept;
+    /// As `connection::deadline`: the exchange must be over in `ms` milliseconds; 0 takes it back.
+    void deadline(std::uint32_t ms) noexcept;
+
+    // ---- facts; but for `is_open` they stay after the connection's end
+
+    /// Calls may still succeed.
+    bool is_open() const noexcept {
+        return connection_ != nullptr && connection_->state_ == connection_state_kind::open &&
+               connection_->reason_kind_ == close_kind::none;
+    }
+    /// Why it ended, or is about to; kind none while it is open.
+    close_reason reason() const noexcept {
+        return connection_ != nullptr ? connection_->reason() : reason_;
+    }
+    /// A drain has begun: it ends this connection at the next `recv` that finds nothing, unless it
+    /// is inside an exchange.
+    bool draining() const noexcept { return drain_ms_.load(detail::ordering::relaxed) != 0; }
+    connection_id id() const noexcept { return id_; }
+    /// The client: the peer's address, or what PROXY says.
+    const endpoint& source() const noexcept { return source_; }
+    /// Where the client connected to: PROXY's destination, else `local()`. None after the end.
+    endpoint destination() const noexcept {
+        return connection_ != nullptr ? connection_->destination() : endpoint{};
+    }
+    /// This socket's own address, a system call each time. None after the end.
+    endpoint local() const noexcept {
+        return connection_ != nullptr ? connection_->local() : endpoint{};
+    }
+    std::uint32_t listener() const noexcept { return listener_; }
+    std::uint32_t worker() const noexcept { return worker_; }
+    /// Its class, and the number, that the gate gave it.
+    std::uint8_t lane() const noexcept { return lane_; }
+    std::uint32_t tag() const noexcept { return tag_; }
+    /// True if PROXY named the client.
+    bool proxied() const noexcept { return proxied_; }
+    /// The header's TLVs; empty if there are more than `tlv_bytes_max` bytes of them, which only a
+    /// listener with a raised `header_max` lets in. `on_open` sees all.
+    proxy::tlv_list tlvs() const noexcept { return proxy::tlv_list::over({tlvs_, tlv_bytes_}); }
+    std::uint64_t bytes_in() const noexcept {
+        return connection_ != nullptr ? connection_->bytes_in() : bytes_in_;
+    }
+    /// Without the reply of a gate that denied a send.
+    std::uint64_t bytes_out() const noexcept {
+        return connection_ != nullptr && !denied_ ? connection_->bytes_out() : bytes_out_;
+    }
+
+private:
+    template <class Handler, class Backend, class Gate, class Events>
+    friend class blocking_pool;
+    template <class Handler>
+    friend class detail::stream_handler;
+    using flags = connection::flag;
+
+    stream(const detail::stream_calls& calls, void* pool, std::uint32_t worker,
+           const detail::atomic<std::uint32_t>& drain_ms) noexcept
+        : calls_(calls), pool_(pool), drain_ms_(drain_ms), worker_(worker) {}
+    ~stream() { forget(); }
+
+    // A connection may end in a turn, and none may be touched and not looked at by then: whatever
+    // changes it between turns is followed by `advance`.
+    bool turn(std::uint64_t timeout_ns = forever_ns) noexcept {
+        return calls_.turn(pool_, worker_, timeout_ns);
+    }
+    void advance(bool asks = false) noexcept {
+        calls_.advance(pool_, worker_, *connection_, asks);
+    }
+    void look_before_drained() noexcept;
+    void leave_message() noexcept;
+
+    // ---- calls of the adapter, from callbacks of the reactor
+
+    void opened(connection& c) noexcept;
+    std::size_t take(connection& c, bytes in) noexcept;
+    void closed(connection& c, close_reason reason) noexcept;
+    void denied(const connection& c) noexcept {
+        denied_ = true;
+        bytes_out_ = c.bytes_out();
+    }
+
+    // ---- calls of the pool, between turns
+
+    void finish() noexcept;
+    void forget() noexcept;
+
+    transfer receive(mutable_bytes into, bool whole) noexcept;
+    bool waits_for_bytes() const noexcept {
+        return is_open() && !peer_ended_ && (whole_ ? !wanted_.empty() : count_ == 0);
+    }
+    /// Bytes of the caller are queued, or with the kernel. Whatever else happened, they are the
+    /// caller's again only when that is over.
+    bool has_output() const noexcept {
+        return connection_ != nullptr &&
+               (connection_->output_.words != 0 || connection_->has(flags::sending));
+    }
+    error why() const noexcept;
+
+    const detail::stream_calls& calls_;
+    void* pool_;
+    const detail::atomic<std::uint32_t>& drain_ms_;
+    connection* connection_ = nullptr;  // none before the first, and once it is closed
+    mutable_bytes wanted_{};            // what a receive still wants
+    std::size_t count_ = 0;             // and has
+    bool whole_ = false;
+    bool inside_ = false;               // we said that it is inside an exchange, not the handler
+    bool peer_ended_ = false;
+    bool fresh_ = false;                // on_connection was not called yet
+    bool denied_ = false;               // a send, after `bytes_out_`
+    bool proxied_ = false;
+    std::uint32_t worker_;
+    std::uint32_t listener_ = 255;
+    std::uint32_t tag_ = 0;
+    std::uint8_t lane_ = 0;
+    connection_id id_{};
+    close_reason reason_{};
+    endpoint source_{};
+    std::uint64_t bytes_in_ = 0;
+    std::uint64_t bytes_out_ = 0;
+    std::size_t tlv_bytes_ = 0;
+    std::byte tlvs_[tlv_bytes_max];
+};
+
+// ---- stream, called from callbacks
+
+inline void stream::opened(connection& c) noexcept {
+    forget();
+    connection_ = &c;
+    fresh_ = true;
+    id_ = c.id();
+    source_ = c.source();
+    listener_ = c.listener();
+    proxied_ = c.proxied();
+    lane_ = c.lane();
+    tag_ = c.tag();
+    const bytes list = c.tlvs().raw();
+    if (!list.empty() && list.size() <= tlv_bytes_max) {
+        std::memcpy(tlvs_, list.data(), list.size());
+        tlv_bytes_ = list.size();
+    }
+    c.pause();  // but for receives: what nobody asked for stays with the kernel
+}
+
+inline std::size_t stream::take(connection& c, bytes in) noexcept {
+    const std::size_t taken = in.size() < wanted_.size() ? in.size() : wanted_.size();
+    if (taken != 0) {
+        std::memcpy(wanted_.data(), in.data(), taken);
+        wanted_ = wanted_.subspan(taken);
+        count_ += taken;
+    }
+    if (!whole_ || wanted_.empty()) {
+        wanted_ = {};
+        c.pause();
+    } else if (!c.has(flags::in_exchange)) {
+        c.set(flags::in_exchange);
+        inside_ = true;
+    }
+    return taken;
+}
+
+inline void stream::closed(connection& c, close_reason reason) noexcept {
+    reason_ = reason;
+    bytes_in_ = c.bytes_in();
+    bytes_out_ = denied_ ? bytes_out_ : c.bytes_out();
+    connection_ = nullptr;
+}
+
+// ---- stream, between turns
+
+inline transfer stream::receive(mutable_bytes into, bool whole) noexcept {
+    if (into.empty()) {
+        return {};
+    }
+    count_ = 0;
+    if (is_open() && !peer_ended_) {
+        wanted_ = into;
+        whole_ = whole;
+        if (draining()) {
+            look_before_drained();
+        }
+        if (is_open()) {
+            advance(true);
+        }
+        while (waits_for_bytes() && turn()) {
+        }
+        wanted_ = {};
+        leave_message();
+        if (connection_ != nullptr && !connection_->paused()) {
+            connection_->pause();
+            advance();
+        }
+    }
+    const bool done = whole ? count_ == into.size() : count_ != 0;
+    return {count_, done ? error::none : why()};
+}
+
+/// A drain takes what the kernel held when it began; the handler did not ask for it then. So it is
+/// asked for once, as inside an exchange, before the connection may count as idle.
+inline void stream::look_before_drained() noexcept {
+    if (!connection_->has(flags::in_exchange)) {
+        connection_->set(flags::in_exchange);
+        inside_ = true;
+        advance(true);
+        for (int looks = 0; looks < 2 && waits_for_bytes(); ++looks) {
+            turn(0);  // the first one may give results that were kept, and not look
+        }
+        if (count_ == 0) {
+            leave_message();
+        }
+    }
+}
+
+inline void stream::leave_message() noexcept {
+    if (inside_ && connection_ != nullptr) {
+        connection_->unset(flags::in_exchange);
+    }
+    inside_ = false;
+}
+
+inline transfer stream::send_all(bytes out) noexcept {
+    if (out.empty()) {
+        return {};
+    }
+    const std::uint64_t before =
+        bytes_out() + (connection_ != nullptr ? connection_->output_bytes() : 0);
+    bool queued = false;
+    while (is_open() && connection_->open_for_output()) {
+        queued = connection_->write_static(out);
+        if (queued || !turn()) {  // on_open may have written as much as there is room for
+            break;
+        }
+    }
+    if (!queued) {
+        return {0, is_open() ? error::broken_pipe : why()};
+    }
+    advance();
+    if (has_output()) {
+        connection_->touch();
+        advance();  // somebody waits: where a backend may be late in telling of a send, it is not
+    }
+    while (has_output() && turn()) {
+    }
+    const std::uint64_t now = bytes_out();
+    const auto count = static_cast<std::size_t>(now > before ? now - before : 0);
+    return {count, count == out.size() ? error::none : why()};
+}
+
+inline void stream::end() noexcept {
+    if (connection_ != nullptr) {
+        connection_->end();
+        advance();
+    }
+}
+
+inline void stream::kill(std::uint16_t reason) noexcept {
+    if (connection_ != nullptr) {
+        connection_->kill(reason);
+        advance();
+    }
+}
+
+inline void stream::phase(netio::phase now) noexcept {
+    if (connection_ != nullptr) {
+        advance();  // for the clock: the handler may have been away for long
+    }
+    if (connection_ != nullptr) {
+        connection_->phase(now);
+        advance();
+    }
+}
+
+inline void stream::deadline(std::uint32_t ms) noexcept {
+    if (connection_ != nullptr) {
+        advance();
+    }
+    if (connection_ != nullptr) {
+        connection_->deadline(ms);
+        advance();
+    }
+}
+
+inline void stream::finish() noexcept {
+    fresh_ = false;
+    if (is_open()) {
+        if (peer_ended_) {
+            connection_->because(close_kind::peer_closed);
+        }
+        connection_->close();
+        advance();
+    }
+}
+
+/// Nothing of a connection is left in here.
+inline void stream::forget() noexcept {
+    wipe(tlvs_, tlv_bytes_);
+    tlv_bytes_ = 0;
+    source_ = {};
+    reason_ = {};
+    bytes_in_ = bytes_out_ = 0;
+    peer_ended_ = inside_ = fresh_ = denied_ = false;
+}
+
+inline error stream::why() const noexcept {
+    const close_reason ended = reason();
+    switch (ended.kind) {
+    case close_kind::none:
+    case close_kind::peer_closed:
+        return error::end_of_stream;
+    case close_kind::peer_reset:
+        return error::connection_reset;
+    case close_kind::drained:
+    case close_kind::drain_deadline:
+    case close_kind::shed:
+    case close_kind::shutdown:
+        return error::stopped;
+    case close_kind::egress_denied:
+        return error::refused_by_gate;
+    case close_kind::io:
+        return ended.why();
+    case close_kind::idle:
+    case close_kind::read_timeout:
+    case close_kind::write_timeout:
+    case close_kind::exchange_deadline:
+    case close_kind::slow_peer_in:
+    case close_kind::slow_peer_out:
+        return error::timed_out;
+    default:
+        return error::cancelled;
+    }
+}
+
+namespace detail {
+
+template <class H>
+concept calls_on_connection = requires(H& h, stream& s) { h.on_connection(s); };
+template <class H>
+concept quiet_on_connection = requires(H& h, stream& s) {
+    { h.on_connection(s) } noexcept;
+};
+
+/// Instantiated once for each handler of a pool: its errors are these sentences.
+template <class H>
+constexpr bool check_stream_handler() noexcept {
+    static_assert(calls_on_connection<H>,
+                  "netio: on_connection must be void on_connection(netio::stream&) noexcept");
+    static_assert(!calls_on_connection<H> || quiet_on_connection<H>,
+                  "netio: on_connection must be noexcept");
+    static_assert(!(names_on_data<H> || names_on_end<H> || names_on_writable<H> ||
+                    names_on_post<H> || names_on_timer<H> || names_on_deadline<H> ||
+                    names_on_connect_failed<H> || names_on_drain<H> || names_on_datagram<H>),
+                  "netio: beside on_connection a handler has on_open, on_denied and on_close only");
+    static_assert(!names_on_denied<H> || calls_on_denied<H>,
+                  "netio: on_denied must be void on_denied(netio::connection&, std::uint16_t) "
+                  "noexcept");
+    static_assert(!names_on_open<H> || calls_on_open<H>,
+                  "netio: on_open must be void on_open(netio::connection&) noexcept");
+    static_assert(!names_on_close<H> || calls_on_close<H>,
+                  "netio: on_close must be void on_close(netio::connection&, "
+                  "netio::close_reason) noexcept");
+    return true;
+}
+
+/// Between the reactor and the streams: a handler like any other, so every rule of the reactor
+/// holds. One stream a worker, on the stack of the thread that runs it.
+template <class Handler>
+class stream_handler {
+    static_assert(check_stream_handler<Handler>());
+
+public:
+    explicit stream_handler(Handler& handler) noexcept : handler_(handler) {}
+
+    void on_open(connection& c) noexcept {
+        NETIO_ASSERT(streams_[c.worker()] != nullptr);
+        streams_[c.worker()]->opened(c);
+        if constexpr (names_on_open<Handler>) {
+            handler_.on_open(c);
+        }
+    }
+    std::size_t on_data(connection& c, bytes in) noexcept {
+        return streams_[c.worker()]->take(c, in);
+    }
+    void on_denied(connection& c, std::uint16_t code) noexcept {
+        if (streams_[c.worker()] != nullptr) {
+            streams_[c.worker()]->denied(c);
+        }
+        if constexpr (names_on_denied<Handler>) {
+            handler_.on_denied(c, code);
+        }
+    }
+    void on_end(connection& c) noexcept { streams_[c.worker()]->peer_ended_ = true; }
+    void on_close(connection& c, close_reason reason) noexcept {
+        if (streams_[c.worker()] != nullptr) {  // not in the server's end
+            streams_[c.worker()]->closed(c, reason);
+        }
+        if constexpr (names_on_close<Handler>) {
+            handler_.on_close(c, reason);
+        }
+    }
+
+    Handler& handler() noexcept { return handler_; }
+    void set_stream(std::uint32_t worker, stream* its) noexcept { streams_[worker] = its; }
+
+private:
+    Handler& handler_;
+    stream* streams_[255] = {};  // limits::workers_max is at most that
+};
+
+/// The handler of a pool's server: the user's own, or the one that makes streams for it.
+template <class Handler, bool Streams = names_on_connection<Handler>>
+struct pool_handler {
+    using type = stream_handler<Handler>;
+    type served;
+    explicit pool_handler(Handler& handler) noexcept : served(handler) {}
+};
+template <class Handler>
+struct pool_handler<Handler, false> {
+    using type = Handler;
+    type& served;
+    explicit pool_handler(Handler& handler) noexcept : served(handler) {}
+};
+
+}  // namespace detail
+
+/// Memory of a pool, sized at compile time: `constinit static netio::pool_storage<{...}> memory;`
+template <limits Sizes>
+using pool_storage = storage<Sizes, default_blocking_backend>;
+
+/// The second driver: threads of the caller's enter `run`, and each serves one connection at a time
+/// with blocking calls. A handler of callbacks runs on it unchanged, as on any server. A handler
+/// with `void on_connection(netio::stream&) noexcept` is called once for each connection that is
+/// still there when its worker comes to it, and may block in the stream's calls as long as the
+/// deadlines let it; when it returns the connection is flushed and closed. Beside it such a handler
+/// may have `on_open`, `on_denied` and `on_close`, which are callbacks as ever.
+///
+/// It is a server over the backend `blocking` with `connections_max` = `workers_max`: all that a
+/// server is and has, it has. (A handler of callbacks may have more connections; with
+/// `on_connection` another `connections_max` is refused as limits_invalid.) A lone round trip costs
+/// two system calls. Who comes while every worker has a connection waits in the listener's queue,
+/// or is refused as `busy` (`wait_options::refuse_busy`).
+///
+/// A worker that waits for its peer hears `stop`, `drain` and kills within 100 ms
+/// (`blocking::late_wake_ns`), or at once with `wait_options::wake_at_once`; one whose handler is
+/// busy elsewhere hears them at its next call of the stream.
+template <class Handler, class Backend = default_blocking_backend, class Gate = allow_all,
+          class Events = no_events>
+class blocking_pool
+    : private detail::pool_handler<Handler>,
+      public server<typename detail::pool_handler<Handler>::type, Backend, Gate, Events> {
+    using desk = detail::pool_handler<Handler>;
+    using base = server<typename desk::type, Backend, Gate, Events>;
+
+public:
+    /// Does its handler have `on_connection`?
+    static constexpr bool streams = detail::names_on_connection<Handler>;
+
+    /// As a server's: the memory, the handler, then gate and events if it has such.
+    template <limits Sizes, class... More>
+    blocking_pool(storage<Sizes, Backend>& box, Handler& handler, More&... more) noexcept
+        : blocking_pool(storage_view{box.memory, Sizes}, handler, more...) {
+        static_assert(!streams || Sizes.connections_max == Sizes.workers_max,
+                      "netio: on_connection serves one connection a worker: connections_max must "
+                      "be workers_max");
+    }
+    template <class... More>
+    blocking_pool(storage_view box, Handler& handler, More&... more) noexcept
+        : desk(handler), base(checked(box), desk::served, more...) {}
+
+    /// Serves as worker `worker` until a stop or drain is complete. none, or why it could not
+    /// start. One thread for each worker.
+    error run(std::uint32_t worker = 0) noexcept {
+        if constexpr (!streams) {
+            return base::run(worker);
+        } else {
+            return run_streams(worker);
+        }
+    }
+    /// As a server's. Not with `on_connection`, which lasts longer than a turn.
+    bool run_once(std::uint32_t ms = 0, std::uint32_t worker = 0) noexcept
+        requires(!streams)
+    {
+        return base::run_once(ms, worker);
+    }
+
+private:
+    /// Any other number of connections is one that the limits can't have.
+    static storage_view checked(storage_view box) noexcept {
+        if (streams && box.sizes.connections_max != box.sizes.workers_max) {
+            box.sizes.connections_max = 0;
+        }
+        return box;
+    }
+
+    error run_streams(std::uint32_t worker) noexcept {
+        const error opened = base::open(worker);
+        if (opened != error::none) {
+            return opened == error::stopped ? error::none : opened;
+        }
+        static constexpr detail::stream_calls calls{&turn, &advance};
+        stream its(calls, this, worker, base::shared_->drain_ms);
+        desk::served.set_stream(worker, &its);
+        while (turn(this, worker, forever_ns)) {
+            if (its.fresh_ && its.is_open()) {
+                desk::served.handler().on_connection(its);
+                its.finish();
+            }
+        }
+        desk::served.set_stream(worker, nullptr);
+        base::loop_of(worker).close();
+        return error::none;
+    }
+
+    static bool turn(void* pool, std::uint32_t worker, std::uint64_t timeout_ns) noexcept {
+        return static_cast<blocking_pool*>(pool)->loop_of(worker).turn(timeout_ns);
+    }
+    static void advance(void* pool, std::uint32_t worker, connection& served,
+                        bool asks) noexcept {
+        static_cast<blocking_pool*>(pool)->loop_of(worker).advance(served, asks);
+    }
+};
+
+template <limits Sizes, class Backend, class Handler>
+blocking_pool(storage<Sizes, Backend>&, Handler&) -> blocking_pool<Handler, Backend>;
+template <limits Sizes, class Backend, class Handler, class Events>
+blocking_pool(storage<Sizes, Backend>&, Handler&, Events&)
+    -> blocking_pool<Handler, Backend, allow_all, Events>;
+template <limits Sizes, class Backend, class Handler, detail::looks_like_gate Gate>
+blocking_pool(storage<Sizes, Backend>&, Handler&, Gate&) -> blocking_pool<Handler, Backend, Gate>;
+template <limits Sizes, class Backend, class Handler, class Gate, class Events>
+blocking_pool(storage<Sizes, Backend>&, Handler&, Gate&, Events&)
+    -> blocking_pool<Handler, Backend, Gate, Events>;
+template <class Handler>
+blocking_pool(storage_view, Handler&) -> blocking_pool<Handler>;
+template <class Handler, class Events>
+blocking_pool(storage_view, Handler&, Events&)
+    -> blocking_pool<Handler, default_blocking_backend, allow_all, Events>;
+template <class Handler, detail::looks_like_gate Gate>
+blocking_pool(storage_view, Handler&, Gate&)
+    -> blocking_pool<Handler, default_blocking_backend, Gate>;
+template <class Handler, class Gate, class Events>
+blocking_pool(storage_view, Handler&, Gate&, Events&)
+    -> blocking_pool<Handler, default_blocking_backend, Gate, Events>;
+
+NETIO_END
+
 // ==== src/netio.hpp ===============================================================================
-// floor 9 · the umbrella: the parts in reading order
+// floor 10 · the umbrella: the parts in reading order
 
 // MIT License
 //

@@ -1,10 +1,12 @@
 // c++ -std=c++20 -O2 -I. -pthread bench/echo_server.cpp -o echo_server
 //
 // The echo service that benchmarks measure, with what can be switched on the command line:
-//   --port P (0: any)  --workers N  --backend auto|epoll|io_uring|poll
-//   --mode copy|move  --proxy off|required  --connections N  --no-wipe  --deadlines off
+//   --port P (0: any)  --workers N  --backend auto|epoll|io_uring|poll|blocking_pool
+//   --mode copy|move|stream (stream: the blocking form, of blocking_pool)  --proxy off|required
+//   --connections N  --no-wipe  --deadlines off
 //   --listeners shared|each (worker)  --events N (in one turn)
 //   --wait batch|latency|spin  --batch-us N  --spin-us N
+// blocking_pool has one connection a worker, whatever --connections says: others wait.
 // Prints `listening PORT` and serves until SIGTERM.
 #include "netio.hpp"
 
@@ -19,6 +21,7 @@ namespace {
 struct settings;
 template <class Backend>
 int serve(const settings& chosen);
+int serve_by_pool(const settings& chosen);
 
 struct settings {
     int (*serve_over)(const settings&) = &serve<netio::default_backend>;
@@ -26,6 +29,7 @@ struct settings {
     netio::listen_options listen{.address = "127.0.0.1"};
     netio::wait_options waiting{};
     bool move = false;
+    bool stream = false;
     bool wipe = true;
     bool listener_each = false;
 };
@@ -34,6 +38,17 @@ struct echo {
     bool move;
     std::size_t on_data(netio::connection& peer, netio::bytes in) noexcept {
         return move ? peer.move_input_to(peer) : peer.write(in);
+    }
+};
+
+struct stream_echo {
+    void on_connection(netio::stream& peer) noexcept {
+        std::byte into[16 * 1024];
+        while (const netio::transfer got = peer.recv(into)) {
+            if (!peer.send_all(netio::bytes(into, got.count))) {
+                return;
+            }
+        }
     }
 };
 
@@ -70,6 +85,9 @@ auto serve_over_one_of(const char* wanted) {
 }
 
 auto serve_over(const char* wanted) {
+    if (std::strcmp(wanted, "blocking_pool") == 0) {
+        return &serve_by_pool;
+    }
 #if NETIO_HAS_IO_URING
     return serve_over_one_of<netio::io_uring, netio::epoll, netio::poll>(wanted);
 #elif NETIO_HAS_EPOLL
@@ -102,8 +120,9 @@ void take(settings& chosen, const char* flag, const char* value) {
         chosen.waiting = {.batch_us = 0, .spin_us = 50};
     } else if (is("--backend")) {
         chosen.serve_over = serve_over(value);
-    } else if (is("--mode") && (says("copy") || says("move"))) {
+    } else if (is("--mode") && (says("copy") || says("move") || says("stream"))) {
         chosen.move = says("move");
+        chosen.stream = says("stream");
     } else if (is("--listeners") && (says("shared") || says("each"))) {
         chosen.listener_each = says("each");
     } else if (is("--proxy") && (says("off") || says("required"))) {
@@ -128,6 +147,9 @@ settings parse(int count, char** words) {
             refuse("missing value", words[at]);
         }
     }
+    if (chosen.stream && chosen.serve_over != &serve_by_pool) {
+        refuse("only with --backend blocking_pool", "--mode stream");
+    }
     return chosen;
 }
 
@@ -148,9 +170,8 @@ netio::error listen(Server& server, const settings& chosen) {
     return netio::error::none;
 }
 
-template <class Backend>
-int serve(const settings& chosen) {
-    using echo_server = netio::server<echo, Backend>;
+template <class Backend, class echo_server, class Handler>
+int serve_with(const settings& chosen, Handler& handler) {
     static echo_server* running = nullptr;
     const std::size_t needed = netio::bytes_needed<Backend>(chosen.sizes);
     void* memory = ::mmap(nullptr, needed, PROT_READ | PROT_WRITE,
@@ -158,7 +179,6 @@ int serve(const settings& chosen) {
     if (memory == MAP_FAILED) {
         refuse("no memory", "mmap");
     }
-    echo handler{chosen.move};
     echo_server server{{{static_cast<std::byte*>(memory), needed}, chosen.sizes}, handler};
     if (listen(server, chosen) != netio::error::none) {
         return netio::report("echo_server", server);
@@ -178,6 +198,24 @@ int serve(const settings& chosen) {
         others[at].join();
     }
     return netio::report("echo_server", server);
+}
+
+template <class Backend>
+int serve(const settings& chosen) {
+    echo handler{chosen.move};
+    return serve_with<Backend, netio::server<echo, Backend>>(chosen, handler);
+}
+
+int serve_by_pool(const settings& chosen) {
+    using backend = netio::default_blocking_backend;
+    settings one_each = chosen;
+    one_each.sizes.connections_max = chosen.sizes.workers_max;
+    if (chosen.stream) {
+        stream_echo handler;
+        return serve_with<backend, netio::blocking_pool<stream_echo>>(one_each, handler);
+    }
+    echo handler{chosen.move};
+    return serve_with<backend, netio::blocking_pool<echo>>(one_each, handler);
 }
 
 }  // namespace

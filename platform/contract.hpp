@@ -246,6 +246,14 @@ concept backend_takes_listeners = requires(socket_handle handle, const listen_op
     { B::take_listener(handle, options) } noexcept -> std::same_as<os_handle>;
 };
 
+/// Where a thread that has one connection blocks in its receive, a wake may come late: by
+/// `late_wake_ns`, unless `wake_at_once(true)` was called after `open`, which costs a call a wait.
+template <class B>
+concept backend_blocks = requires(B b) {
+    { B::late_wake_ns } -> std::convertible_to<std::uint64_t>;
+    { b.wake_at_once(true) } noexcept;
+};
+
 NETIO_END
 
 #endif

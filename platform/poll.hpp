@@ -126,6 +126,7 @@ public:
         peers_ = reinterpret_cast<endpoint*>(memory.data() + places_.peers_at);
         top_ = at_ = pass_end_ = 0;
         results_ = line_ = 0;
+        watched_ = watched_sum_ = 0;
         skipped_ = false;
         begin(0, ends[0], {}, reading);
         wake_ = ends[1];
@@ -331,8 +332,8 @@ public:
         return no_handle;
     }
 
-private:
-    // Flags of an entry; none: free.
+protected:  // platform/blocking.hpp is this backend with a short cut in its wait
+    // Flags of an entry; none: free. The bits from 13 on are left to that one.
     static constexpr std::uint32_t attached = 1u << 0;
     static constexpr std::uint32_t connecting = 1u << 1;
     static constexpr std::uint32_t reading = 1u << 2;  // accept, receive, receive_from outstanding
@@ -407,13 +408,14 @@ private:
         entries_[at] = entry{};
         entries_[at].generation = who.generation();
         entries_[at].flags = flags;
-        polls_[at].fd = descriptor;
+        polls_[at].fd = ~descriptor;
         watch(at);
     }
 
     /// Free again; the table that the kernel sees ends behind the last one in use.
     void forget(std::uint32_t at) noexcept {
         entries_[at] = entry{};
+        show(at, -1);
         polls_[at] = pollfd{-1, 0, 0};
         while (top_ != 0 && entries_[top_ - 1].flags == 0) {
             --top_;
@@ -427,8 +429,17 @@ private:
         const bool in = (flags & (reading | starved | result_disarmed)) == reading;
         const bool out = (flags & (connecting | send_waits)) != 0;
         const int descriptor = descriptor_of(at);
-        polls_[at].fd = in || out ? descriptor : ~descriptor;
+        show(at, in || out ? descriptor : ~descriptor);
         polls_[at].events = static_cast<short>((in ? POLLIN : 0) | (out ? POLLOUT : 0));
+    }
+
+    /// What the kernel sees of an entry. If it is shown a single one, that is `watched_sum_`.
+    NETIO_WRAPS void show(std::uint32_t at, int descriptor) noexcept {
+        const std::uint32_t before = polls_[at].fd >= 0 ? 1 : 0;
+        const std::uint32_t now = descriptor >= 0 ? 1 : 0;
+        watched_ += now - before;
+        watched_sum_ += (now - before) * at;
+        polls_[at].fd = descriptor;
     }
 
     // ---- results: what needs no event of the kernel any more
@@ -639,9 +650,14 @@ private:
     /// One receive; nothing happens if there is nothing after all.
     void receive(std::uint32_t at, std::byte* into, std::uint32_t count, std::uint32_t buffer,
                  detail::event_writer& to) noexcept {
+        give_received(at, detail::receive_bytes<Sys>(descriptor_of(at), into, count), buffer, to);
+    }
+
+    /// What a receive gave, or the reason in errno.
+    void give_received(std::uint32_t at, ssize_t got, std::uint32_t buffer,
+                       detail::event_writer& to) noexcept {
         entry& of = entries_[at];
         const token who = token_of(at, places_.connections);
-        const ssize_t got = detail::receive_bytes<Sys>(descriptor_of(at), into, count);
         if (got > 0) {
             event& out = to.put(who, operation::receive, event_kind::received);
             out.byte_count = static_cast<std::uint32_t>(got);
@@ -746,6 +762,8 @@ private:
     std::uint32_t pass_end_ = 0;
     std::uint32_t results_ = 0;   // entries that have at least one
     std::uint32_t line_ = 0;      // entries that wait for a buffer
+    std::uint32_t watched_ = 0;   // entries that the kernel is shown
+    std::uint32_t watched_sum_ = 0;  // of their indexes
     std::uint32_t next_ticket_ = 0;
     int wake_ = 0;                // the end to write to; the other one is entry 0
     bool open_ = false;

@@ -13,7 +13,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 OUTPUT = ROOT / "netio.hpp"
-TITLE = re.compile(r"^// floor (\d) · ([a-z0-9_]+\.hpp) · (.+)$")
+TITLE = re.compile(r"^// floor (\d+) · ([a-z0-9_]+\.hpp) · (.+)$")
 INCLUDE = re.compile(r'^#include "((?:src|platform)/[a-z0-9_]+\.hpp)"$')
 QUOTED = re.compile(r'^\s*#\s*include\s*"')
 GUARD = re.compile(r"^#ifndef (NETIO_[A-Z0-9_]+_HPP)$")

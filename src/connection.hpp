@@ -337,6 +337,7 @@ private:
     template <class Handler, class Backend, class Gate, class Events>
     friend class reactor;
     friend class buffer;
+    friend class stream;
     friend struct detail::worker_core;
 
     enum flag : std::uint32_t {

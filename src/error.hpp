@@ -45,6 +45,7 @@ enum class error : std::uint8_t {
     too_long,
     stopped,
     refused_by_gate,
+    end_of_stream,
     // PROXY, one for each rule of the text (see docs/proxy.md)
     not_proxy,
     proxy_version_refused,
@@ -87,8 +88,7 @@ enum class error : std::uint8_t {
 /// A short sentence part for people: "address in use". Never null. Any thread.
 constexpr const char* text(error code) noexcept {
     constexpr const char* texts[] = {
-        "no error",
-        "too little memory",
+        "no error", "too little memory",
         "limits contradict each other",
         "option out of range",
         "not an address",
@@ -112,12 +112,11 @@ constexpr const char* text(error code) noexcept {
         "network unreachable",
         "network down",
         "system error",
-        "full",
-        "stale id",
-        "cancelled",
+        "full", "stale id", "cancelled",
         "too long",
         "stopped",
         "refused by the gate",
+        "end of stream",
         "not a PROXY header",
         "PROXY version not accepted here",
         "PROXY v1: unknown protocol token",

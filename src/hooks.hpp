@@ -33,6 +33,7 @@ NETIO_NAME_PROBE(on_drain)
 NETIO_NAME_PROBE(on_denied)
 NETIO_NAME_PROBE(on_datagram)
 NETIO_NAME_PROBE(on_close)
+NETIO_NAME_PROBE(on_connection)  // of `blocking_pool`
 // Names other libraries use, or fingers slip into.
 NETIO_NAME_PROBE(on_connect)
 NETIO_NAME_PROBE(on_connected)

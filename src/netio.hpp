@@ -1,4 +1,4 @@
-// floor 9 · netio.hpp · the umbrella: the parts in reading order
+// floor 10 · netio.hpp · the umbrella: the parts in reading order
 #ifndef NETIO_UMBRELLA_HPP
 #define NETIO_UMBRELLA_HPP
 
@@ -44,8 +44,10 @@
 #include "src/worker.hpp"
 #include "src/server_stats.hpp"
 #include "platform/default_backend.hpp"
+#include "platform/blocking.hpp"
 #include "src/reactor.hpp"
 #include "src/server.hpp"
+#include "src/blocking_pool.hpp"
 #include "src/proxy.hpp"
 
 #endif

@@ -187,6 +187,14 @@ struct wait_options {
     /// After something came the kernel is asked so long, microseconds, before the worker sleeps: at
     /// most 1,000,000. An idle worker sleeps all the same.
     std::uint32_t spin_us = 0;
+    /// On the backend `blocking` only: `stop`, `drain` and others' wakes end each wait at once, not
+    /// after up to 100 ms, for a third system call each round trip. So it is where the handler has
+    /// `on_post`.
+    bool wake_at_once = false;
+    /// On the backend `blocking` only, with one connection a worker: who comes while every worker
+    /// has one is refused as `busy`, for a third system call each round trip of one of them. Else
+    /// it waits in the listener's queue, as long as `listen_options::backlog` says.
+    bool refuse_busy = false;
 };
 
 /// How an outgoing connection is made.

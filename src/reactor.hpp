@@ -63,6 +63,10 @@ public:
         if constexpr (backend_waits_for_batches<Backend>) {
             w_.backend.wait_for_batches(core_.shared->waiting.batch_us);
         }
+        if constexpr (backend_blocks<Backend>) {
+            w_.backend.wake_at_once(core_.shared->waiting.wake_at_once ||
+                                    detail::names_on_post<Handler>);
+        }
         w_.epoch_ns = w_.backend.now_ns();
         w_.is_open.store(1);  // in one order with the flags of stop and drain
         read_clock();
@@ -84,7 +88,30 @@ public:
         }
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         bound_accepts();
-        const std::uint32_t count = wait(most);
+        return work(wait(most));
+    }
+
+    /// Between turns: starts what was asked of connections since the last one, and does what a turn
+    /// does but for the wait. For whoever serves a connection outside callbacks: its idle and read
+    /// deadlines count from here, for the peer was kept waiting until now. `asks`: it is resumed.
+    void advance(connection& served, bool asks) noexcept {
+        read_clock();
+        served.in_at_ = core_.now_up_ms;
+        if (asks) {
+            served.resume();
+        }
+        settle_touched();
+        work(0);
+    }
+
+    /// Nanoseconds until this worker has something to do of itself; 0: now, forever_ns: never.
+    std::uint64_t sleep_ns() noexcept {
+        return w_.backend.ready() ? 0 : due_ns(w_.backend.now_ns());
+    }
+
+private:
+    /// A turn's part after the wait, which gave `count` events. As `turn`.
+    bool work(std::uint32_t count) noexcept {
         NETIO_ASSERT(count <= w_.event_count);
         ++core_.counts.turns;
         read_clock();
@@ -105,12 +132,6 @@ public:
         return !is_over();
     }
 
-    /// Nanoseconds until this worker has something to do of itself; 0: now, forever_ns: never.
-    std::uint64_t sleep_ns() noexcept {
-        return w_.backend.ready() ? 0 : due_ns(w_.backend.now_ns());
-    }
-
-private:
     std::uint32_t wait(std::uint64_t most_ns) noexcept {
         const std::span<event> out(w_.events, w_.event_count);
         const std::uint64_t spin_ns = std::uint64_t{core_.shared->waiting.spin_us} * 1'000;
@@ -739,7 +760,7 @@ private:
     /// Others may have slots where this worker has none: it accepts no more than it can keep. One
     /// that still accepts without a slot does so to refuse.
     void bound_accepts() noexcept {
-        if (core_.shared->worker_count == 1) {
+        if (core_.shared->worker_count == 1 && !leaves_clients_queued()) {
             return;
         }
         hold_back_accepts();
@@ -748,6 +769,12 @@ private:
             go_on_accepting();
         }
         accept_at_most(free != 0 ? free : none_index);
+    }
+    /// A worker that blocks in the receive of its one connection has no part in accepting: not even
+    /// to refuse, for another one may be free by then.
+    bool leaves_clients_queued() const noexcept {
+        return backend_blocks<Backend> && core_.connections == 1 &&
+               !core_.shared->waiting.refuse_busy;
     }
     void accept_at_most(std::uint32_t most) noexcept {
         if constexpr (backend_bounds_accepts<Backend>) {
@@ -765,13 +792,15 @@ private:
     /// Where nobody has a slot left the last one to notice goes on accepting, to refuse.
     void hold_back_accepts() noexcept {
         const detail::shared_state& shared = *core_.shared;
+        const bool queued = leaves_clients_queued();
         if (w_.accepts_held_back || core_.slots.in_use() != core_.connections ||
-            shared.open_count.load(detail::ordering::relaxed) >= shared.connections_max) {
+            (!queued &&
+             shared.open_count.load(detail::ordering::relaxed) >= shared.connections_max)) {
             return;
         }
         w_.accepts_held_back = true;
         for (std::uint32_t at = 0; at < listener_count(); ++at) {
-            if (core_.shared->listeners[at].worker == every_worker) {
+            if (queued || core_.shared->listeners[at].worker == every_worker) {
                 stop_accept(at);
             }
         }
@@ -1810,7 +1839,8 @@ private:
 
     void start_accept(std::uint32_t listener) noexcept {
         detail::listener_entry& from = core_.shared->listeners[listener];
-        const bool held_back = w_.accepts_held_back && from.worker == every_worker;
+        const bool held_back = w_.accepts_held_back &&
+                               (from.worker == every_worker || leaves_clients_queued());
         const bool of_another =
             from.worker != every_worker && from.worker != core_.worker_index;
         if (w_.stopping || w_.draining || w_.door_shut || from.removed.load() != 0 || held_back ||

@@ -535,6 +535,9 @@ public:
     }
 
 private:
+    template <class, class, class, class>
+    friend class blocking_pool;
+
     static constexpr std::uint64_t drain_most = 0xFFFFFFF0;
 
     // ---- building

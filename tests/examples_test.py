@@ -133,6 +133,46 @@ def test_proxy_echo():
                   line.endswith(": proxy_invalid(PROXY version not accepted here)"), line)
 
 
+# ---- records -------------------------------------------------------------------------------------
+
+def record(text):
+    return len(text).to_bytes(2, "big") + text
+
+
+def test_records():
+    with example("records", "--workers", "3") as server:
+        peers = [programs.connect(server.port) for _ in range(10)]
+        for at, peer in enumerate(peers):  # three at a time have a worker, the others wait
+            peer.sendall(record(b"client %d" % at) + record(b"x" * 60_000))
+            programs.finish_sending(peer)
+        wrong = [at for at, peer in enumerate(peers) if programs.read_all(peer) !=
+                 record(b"client %d" % at) + record(b"x" * 60_000)]
+        tap.check("records: ten clients, three workers", wrong == [], wrong)
+        for peer in peers:
+            peer.close()
+        with programs.connect(server.port) as whole, programs.connect(server.port) as half:
+            for peer in (whole, half):
+                peer.sendall(record(b"first"))
+                tap.check("records: an answer", peer.recv(7, socket.MSG_WAITALL) ==
+                          record(b"first"))
+            half.sendall(record(b"second")[:5])
+            server.send_signal(signal.SIGTERM)
+            tap.check("records: a drain ends who is between records",
+                      programs.read_all(whole) == b"")
+            half.sendall(record(b"second")[5:])
+            tap.check("records: and lets a record be answered",
+                      programs.read_all(half) == record(b"second"))
+        ends_well("records: SIGTERM ends it with exit code 0", server.end(), 20)
+    with example("records", "--workers", "2") as server:
+        with programs.connect(server.port) as peer:
+            peer.sendall(record(b"first"))
+            peer.recv(7, socket.MSG_WAITALL)
+            server.send_signal(signal.SIGINT)
+            tap.check("records: SIGINT resets what is open",
+                      programs.read_all(peer).endswith(b"RESET"))
+        ends_well("records: SIGINT ends it with exit code 0", server.end(), 20)
+
+
 # ---- chat ----------------------------------------------------------------------------------------
 
 def test_chat(members=48, rounds=5):
@@ -334,6 +374,7 @@ test_echo()
 test_echo_without_epoll()
 test_own_backend()
 test_proxy_echo()
+test_records()
 test_chat()
 test_chat_slow_reader()
 test_own_loop()

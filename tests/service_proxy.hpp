@@ -201,8 +201,10 @@ struct service_proxy {
                 if (fits) {
                     CHECK(source == "192.0.2.1:56324");
                     CHECK(value_bytes == total - 31);
-                } else {
-                    CHECK(w.until([&] { return w.server().stats().open == 0; }));
+                }
+                client.close();
+                CHECK(w.until([&] { return w.server().stats().open == 0; }));
+                if (!fits) {
                     CHECK(w.events.all.back().reason.why() == netio::error::v2_too_big);
                 }
             }

@@ -17,7 +17,7 @@ CODE = CPP | {".py", ".sh", ".bzl", ".bazel"}
 TEXT = CODE | {".md", ".txt", ".cmake", ".dict", ".gnuplot", ""}
 SKIPPED_FOLDERS = {".git", "build", "__pycache__", "node_modules", "corpus"}
 
-TITLE = re.compile(r"^// floor \d · [a-z0-9_]+\.hpp · \S.*$")
+TITLE = re.compile(r"^// floor \d+ · [a-z0-9_]+\.hpp · \S.*$")
 WORDS = {
     "leftover": re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b"),
     "merge marker": re.compile(r"^(<{7}|>{7}|\|{7})( |$)|^={7}$"),
