@@ -18824,6 +18824,9 @@ private:
         }
         if (c.state_ == kind::open) {
             start_output(c);
+            if (c.state_ == kind::closing) {
+                return;  // the gate denied it
+            }
             if (w_.ends_idle && ends_for_idling(c)) {
                 return;
             }

@@ -435,6 +435,32 @@ TEST_CASE("gate: a denial after the stream's end is a reset, not an answer behin
     });
 }
 
+TEST_CASE("gate: a denial without an answer of what was to be flushed before the end is a reset") {
+    on_both_kernels([](bool proactor) {
+        for (const bool closes : {false, true}) {
+            CAPTURE(closes);
+            gate_world w(proactor);
+            w.gate.leaves = [](const netio::connection&, const netio::write_facts&) {
+                return netio::egress::deny(9);
+            };
+            w.handler.data = [closes](netio::connection& c, netio::bytes in) {
+                c.write(in);
+                closes ? c.close() : c.end();
+                return in.size();
+            };
+            w.listen();
+            sim_peer peer = w.connect();
+            peer.send("bye");
+            w.pump();
+            CHECK(peer.was_reset());  // and no end of stream is sent behind it
+            CHECK(peer.unread().empty());
+            REQUIRE(w.handler.reasons.size() == 1);
+            CHECK(w.handler.reasons[0] == netio::close_reason{close_kind::egress_denied, 9});
+            CHECK(w.handler.count("denied 9") == 1);
+        }
+    });
+}
+
 TEST_CASE("gate: a handler that kills, writes to others or dials in on_denied does no harm") {
     on_both_kernels([](bool proactor) {
         gate_world w(proactor);
