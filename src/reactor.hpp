@@ -400,8 +400,9 @@ private:
     NETIO_WRAPS bool too_slow(detail::rate_meter& meter, bool running, std::uint64_t count,
                               std::uint32_t rate, const deadlines& times) const noexcept {
         const auto now = static_cast<std::uint32_t>(core_.now_ms);
+        const auto now_up = static_cast<std::uint32_t>(core_.now_up_ms);  // so none is cut short
         if (!running) {
-            meter = {count, now + times.rate_grace_ms, 1};
+            meter = {count, now_up + times.rate_grace_ms, 1};
             return false;
         }
         const auto ran = static_cast<std::int32_t>(now - meter.begun);
@@ -411,7 +412,7 @@ private:
         }
         const bool counts = meter.in_grace == 0;
         const std::uint64_t moved = count - meter.base;
-        meter = {count, now, 0};
+        meter = {count, now_up, 0};
         return counts && moved != 0 &&
                moved * 1'000 < std::uint64_t{rate} * static_cast<std::uint32_t>(ran);
     }
