@@ -16969,6 +16969,7 @@ struct listener_watch {
     bool resting;                // after an error: starts again at `resume_ms`
     std::uint32_t pause_ms;      // doubles while errors follow each other
     std::uint32_t generation;    // of the accept: a failure of an earlier one is no news
+    std::uint32_t left_at;       // accepts up to this one were a listener's that was removed
     std::uint64_t resume_ms;
 };
 
@@ -17987,6 +17988,10 @@ private:
         }
         ++core_.counts.accepted;
         watch.pause_ms = 0;
+        if (static_cast<std::int32_t>(e.who.generation() - watch.left_at) <= 0) {
+            refuse(listener, e, refusal_cause::door_closed);  // it came to one that is gone
+            return;
+        }
         admit(listener, e);
         settle_touched();
     }
@@ -19215,6 +19220,7 @@ private:
         detail::listener_entry& from = core_.shared->listeners[listener];
         watch.resting = false;
         stop_accept(listener);
+        watch.left_at = watch.generation;
         if (watch.held) {
             watch.held = false;
             let_go(from);

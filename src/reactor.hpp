@@ -614,6 +614,10 @@ private:
         }
         ++core_.counts.accepted;
         watch.pause_ms = 0;
+        if (static_cast<std::int32_t>(e.who.generation() - watch.left_at) <= 0) {
+            refuse(listener, e, refusal_cause::door_closed);  // it came to one that is gone
+            return;
+        }
         admit(listener, e);
         settle_touched();
     }
@@ -1842,6 +1846,7 @@ private:
         detail::listener_entry& from = core_.shared->listeners[listener];
         watch.resting = false;
         stop_accept(listener);
+        watch.left_at = watch.generation;
         if (watch.held) {
             watch.held = false;
             let_go(from);
