@@ -19328,7 +19328,12 @@ private:
         if (c.state_ == kind::open || c.state_ == kind::draining) {
             c.because(close_kind::handler_closed);
             c.set(flags::close_wanted | flags::end_wanted);
+            const std::uint32_t due = c.exchange_due_;
+            const std::uint64_t due_ms = due == 0 ? wheel::never : c.exchange_due();
             c.exchange_ends_in(ms == 0 ? 1 : ms);
+            if (due_ms < c.exchange_due()) {
+                c.exchange_due_ = due;  // nobody who asks for its end grants it time
+            }
             settle(c);
         } else {
             c.because(close_kind::handler_closed);
@@ -19914,8 +19919,8 @@ public:
         return want_end(wanted, {0, kill_kind::kill, reason});
     }
     /// Closes a connection as `connection::close` does: no more input, what is queued is flushed,
-    /// FIN, linger; with RST if all that takes longer than `ms` (at most 12 days). False: it is
-    /// gone, or its end was asked for already, for no later time.
+    /// FIN, linger; with RST if all that takes longer than `ms` (at most 12 days), or than it was
+    /// granted already. False: it is gone, or its end was asked for already, for no later time.
     bool close(connection_id wanted, std::uint32_t ms) noexcept {
         return want_end(wanted, {0, kill_kind::close,
                                  ms < kill_marks::value_max ? ms : kill_marks::value_max});

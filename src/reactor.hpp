@@ -1954,7 +1954,12 @@ private:
         if (c.state_ == kind::open || c.state_ == kind::draining) {
             c.because(close_kind::handler_closed);
             c.set(flags::close_wanted | flags::end_wanted);
+            const std::uint32_t due = c.exchange_due_;
+            const std::uint64_t due_ms = due == 0 ? wheel::never : c.exchange_due();
             c.exchange_ends_in(ms == 0 ? 1 : ms);
+            if (due_ms < c.exchange_due()) {
+                c.exchange_due_ = due;  // nobody who asks for its end grants it time
+            }
             settle(c);
         } else {
             c.because(close_kind::handler_closed);

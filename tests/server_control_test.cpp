@@ -526,6 +526,32 @@ TEST_CASE("close by id: flushed, ended, and not longer than was said") {
     });
 }
 
+TEST_CASE("close by id: who asks for the end grants no time beyond a deadline that runs already") {
+    on_both_kernels([](bool proactor) {
+        plain_world w(proactor);
+        netio::connection_id id{};
+        w.handler.open = [&](netio::connection& c) {
+            id = c.id();
+            c.deadline(200);
+        };
+        w.handler.data = [](netio::connection& c, netio::bytes in) {
+            c.write(std::string(2000, 'x'));
+            return in.size();
+        };
+        w.listen();
+        sim_peer peer = w.connect();
+        peer.window(100);
+        peer.send("x");
+        w.pump();
+        CHECK(w.server->close(id, 60'000));
+        w.pass(190);
+        CHECK(w.handler.closed == 0);
+        w.pass(15);
+        CHECK(peer.was_reset());
+        CHECK(w.handler.reasons.at(0).kind == close_kind::exchange_deadline);
+    });
+}
+
 TEST_CASE("close by id: a shorter time counts, and a linger is cut by it, too") {
     on_both_kernels([](bool proactor) {
         plain_world w(proactor);

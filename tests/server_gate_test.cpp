@@ -159,6 +159,22 @@ TEST_CASE("gate: an answered refusal ends within a second, though its peer does 
     });
 }
 
+TEST_CASE("gate: a close by id does not give an answered refusal more than its second") {
+    on_both_kernels([](bool proactor) {
+        gate_world w(proactor);
+        w.gate.enters = [](const netio::connection&) { return netio::verdict::refuse(7, "no"); };
+        w.listen({.times = {.linger_ms = 60'000}});
+        sim_peer deaf = w.connect();
+        deaf.window(0);
+        CHECK(w.server->close(w.events.all.back().id, 60'000));
+        w.pass(990);
+        CHECK(w.server->stats().open == 1);
+        w.pass(30);
+        CHECK(w.server->stats().open == 0);
+        CHECK(w.events.all.back().reason.kind == close_kind::refused);
+    });
+}
+
 TEST_CASE("gate: so many refusals are answered at once, the next is reset, a too long one too") {
     on_both_kernels([](bool proactor) {
         netio::limits sizes = netio_test::small_limits;
