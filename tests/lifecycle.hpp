@@ -258,6 +258,9 @@ private:
     void act_door() noexcept;
     void act_mood() noexcept;
     void act_listener() noexcept;
+    void act_remove() noexcept;
+    void act_listen() noexcept;
+    void act_crowd() noexcept;
     void check_reason(const life_record& r, close_reason reason) noexcept;
     void check_preface(const life_record& r, close_reason reason) noexcept;
     void check_cap(const server_event& told) noexcept;
@@ -332,6 +335,7 @@ private:
     std::uint32_t gate_refuses_ = 0;   // of 1,024
     std::uint32_t gate_denies_ = 0;
     std::uint32_t controls_ = 0;
+    std::uint32_t pauses_ = 0;
     bool caps_ = false;                // of sources
     bool rates_ = false;
     std::uint32_t next_serial_ = 0;
@@ -1812,6 +1816,9 @@ inline void life::turn_all() noexcept {
 
 inline void life::go_on() noexcept {
     act();
+    if (choose.chance(pauses_)) {  // the process was not run for a while
+        net.pass((1 + choose.below(one_in(2) ? 20 : 400)) * ms_ns);
+    }
     turn_all();
 }
 
@@ -1860,6 +1867,9 @@ inline void life::run(life_service& service) noexcept {
     datagram_peer_ = net.datagram_peer(ipv4(192, 0, 2, 77, 777));
     const std::uint32_t until = one_in(3) ? choose.below(clients_wanted_) : clients_wanted_;
     std::uint32_t turns = 0;
+    if (controls_ != 0) {
+        act_crowd();
+    }
     while (failed_ == nullptr && clients_ < until && turns++ < 40'000) {
         go_on();
     }
