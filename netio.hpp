@@ -18563,6 +18563,7 @@ struct listener_watch {
     bool resting;                // after an error: starts again at `resume_ms`
     std::uint32_t pause_ms;      // doubles while errors follow each other
     std::uint32_t generation;    // of the accept: a failure of an earlier one is no news
+    std::uint32_t left_at;       // accepts up to this one were a listener's that was removed
     std::uint64_t resume_ms;
 };
 
@@ -19592,8 +19593,9 @@ private:
     NETIO_WRAPS bool too_slow(detail::rate_meter& meter, bool running, std::uint64_t count,
                               std::uint32_t rate, const deadlines& times) const noexcept {
         const auto now = static_cast<std::uint32_t>(core_.now_ms);
+        const auto now_up = static_cast<std::uint32_t>(core_.now_up_ms);  // so none is cut short
         if (!running) {
-            meter = {count, now + times.rate_grace_ms, 1};
+            meter = {count, now_up + times.rate_grace_ms, 1};
             return false;
         }
         const auto ran = static_cast<std::int32_t>(now - meter.begun);
@@ -19603,7 +19605,7 @@ private:
         }
         const bool counts = meter.in_grace == 0;
         const std::uint64_t moved = count - meter.base;
-        meter = {count, now, 0};
+        meter = {count, now_up, 0};
         return counts && moved != 0 &&
                moved * 1'000 < std::uint64_t{rate} * static_cast<std::uint32_t>(ran);
     }
@@ -19805,6 +19807,10 @@ private:
         }
         ++core_.counts.accepted;
         watch.pause_ms = 0;
+        if (static_cast<std::int32_t>(e.who.generation() - watch.left_at) <= 0) {
+            refuse(listener, e, refusal_cause::door_closed);  // it came to one that is gone
+            return;
+        }
         admit(listener, e);
         settle_touched();
     }
@@ -20656,6 +20662,9 @@ private:
         }
         if (c.state_ == kind::open) {
             start_output(c);
+            if (c.state_ == kind::closing) {
+                return;  // the gate denied it
+            }
             if (w_.ends_idle && ends_for_idling(c)) {
                 return;
             }
@@ -21046,6 +21055,7 @@ private:
         detail::listener_entry& from = core_.shared->listeners[listener];
         watch.resting = false;
         stop_accept(listener);
+        watch.left_at = watch.generation;
         if (watch.held) {
             watch.held = false;
             let_go(from);
@@ -21153,7 +21163,12 @@ private:
         if (c.state_ == kind::open || c.state_ == kind::draining) {
             c.because(close_kind::handler_closed);
             c.set(flags::close_wanted | flags::end_wanted);
+            const std::uint32_t due = c.exchange_due_;
+            const std::uint64_t due_ms = due == 0 ? wheel::never : c.exchange_due();
             c.exchange_ends_in(ms == 0 ? 1 : ms);
+            if (due_ms < c.exchange_due()) {
+                c.exchange_due_ = due;  // nobody who asks for its end grants it time
+            }
             settle(c);
         } else {
             c.because(close_kind::handler_closed);
@@ -21806,8 +21821,8 @@ public:
         return want_end(wanted, {0, kill_kind::kill, reason});
     }
     /// Closes a connection as `connection::close` does: no more input, what is queued is flushed,
-    /// FIN, linger; with RST if all that takes longer than `ms` (at most 12 days). False: it is
-    /// gone, or its end was asked for already, for no later time.
+    /// FIN, linger; with RST if all that takes longer than `ms` (at most 12 days), or than it was
+    /// granted already. False: it is gone, or its end was asked for already, for no later time.
     bool close(connection_id wanted, std::uint32_t ms) noexcept {
         return want_end(wanted, {0, kill_kind::close,
                                  ms < kill_marks::value_max ? ms : kill_marks::value_max});

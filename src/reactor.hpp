@@ -432,8 +432,9 @@ private:
     NETIO_WRAPS bool too_slow(detail::rate_meter& meter, bool running, std::uint64_t count,
                               std::uint32_t rate, const deadlines& times) const noexcept {
         const auto now = static_cast<std::uint32_t>(core_.now_ms);
+        const auto now_up = static_cast<std::uint32_t>(core_.now_up_ms);  // so none is cut short
         if (!running) {
-            meter = {count, now + times.rate_grace_ms, 1};
+            meter = {count, now_up + times.rate_grace_ms, 1};
             return false;
         }
         const auto ran = static_cast<std::int32_t>(now - meter.begun);
@@ -443,7 +444,7 @@ private:
         }
         const bool counts = meter.in_grace == 0;
         const std::uint64_t moved = count - meter.base;
-        meter = {count, now, 0};
+        meter = {count, now_up, 0};
         return counts && moved != 0 &&
                moved * 1'000 < std::uint64_t{rate} * static_cast<std::uint32_t>(ran);
     }
@@ -645,6 +646,10 @@ private:
         }
         ++core_.counts.accepted;
         watch.pause_ms = 0;
+        if (static_cast<std::int32_t>(e.who.generation() - watch.left_at) <= 0) {
+            refuse(listener, e, refusal_cause::door_closed);  // it came to one that is gone
+            return;
+        }
         admit(listener, e);
         settle_touched();
     }
@@ -1496,6 +1501,9 @@ private:
         }
         if (c.state_ == kind::open) {
             start_output(c);
+            if (c.state_ == kind::closing) {
+                return;  // the gate denied it
+            }
             if (w_.ends_idle && ends_for_idling(c)) {
                 return;
             }
@@ -1886,6 +1894,7 @@ private:
         detail::listener_entry& from = core_.shared->listeners[listener];
         watch.resting = false;
         stop_accept(listener);
+        watch.left_at = watch.generation;
         if (watch.held) {
             watch.held = false;
             let_go(from);
@@ -1993,7 +2002,12 @@ private:
         if (c.state_ == kind::open || c.state_ == kind::draining) {
             c.because(close_kind::handler_closed);
             c.set(flags::close_wanted | flags::end_wanted);
+            const std::uint32_t due = c.exchange_due_;
+            const std::uint64_t due_ms = due == 0 ? wheel::never : c.exchange_due();
             c.exchange_ends_in(ms == 0 ? 1 : ms);
+            if (due_ms < c.exchange_due()) {
+                c.exchange_due_ = due;  // nobody who asks for its end grants it time
+            }
             settle(c);
         } else {
             c.because(close_kind::handler_closed);

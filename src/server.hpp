@@ -380,8 +380,8 @@ public:
         return want_end(wanted, {0, kill_kind::kill, reason});
     }
     /// Closes a connection as `connection::close` does: no more input, what is queued is flushed,
-    /// FIN, linger; with RST if all that takes longer than `ms` (at most 12 days). False: it is
-    /// gone, or its end was asked for already, for no later time.
+    /// FIN, linger; with RST if all that takes longer than `ms` (at most 12 days), or than it was
+    /// granted already. False: it is gone, or its end was asked for already, for no later time.
     bool close(connection_id wanted, std::uint32_t ms) noexcept {
         return want_end(wanted, {0, kill_kind::close,
                                  ms < kill_marks::value_max ? ms : kill_marks::value_max});

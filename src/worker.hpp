@@ -31,6 +31,7 @@ struct listener_watch {
     bool resting;                // after an error: starts again at `resume_ms`
     std::uint32_t pause_ms;      // doubles while errors follow each other
     std::uint32_t generation;    // of the accept: a failure of an earlier one is no news
+    std::uint32_t left_at;       // accepts up to this one were a listener's that was removed
     std::uint64_t resume_ms;
 };
 

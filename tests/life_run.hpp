@@ -30,20 +30,31 @@ struct life_full_handler : life_plain_handler {
     void on_end(connection& c) noexcept { of->on_end(c); }
     void on_deadline(connection& c, deadline_kind which) noexcept { of->on_deadline(c, which); }
     void on_drain(connection& c) noexcept { of->on_drain(c); }
+    void on_denied(connection& c, std::uint16_t code) noexcept { of->on_denied(c, code); }
+};
+struct life_gate {
+    life* of;
+    verdict admit(const connection& c) noexcept { return of->gate_admit(c); }
+    verdict readmit(const connection& c) noexcept { return of->gate_readmit(c); }
+    egress check(const connection& c, const write_facts& facts) noexcept {
+        return of->gate_check(c, facts);
+    }
+    void closed(const connection& c, close_reason reason) noexcept { of->gate_closed(c, reason); }
 };
 struct life_events {
     life* of;
     void on_event(const server_event& told) noexcept { of->on_event(told); }
 };
 
-template <class Handler>
+template <class Handler, class Gate>
 class life_server final : public life_service {
 public:
-    life_server(storage_view box, Handler& handler, life_events& events) noexcept
-        : server_(box, handler, events) {}
+    template <class... Policies>
+    life_server(storage_view box, Handler& handler, Policies&... policies) noexcept
+        : server_(box, handler, policies...) {}
 
-    error listen(const listen_options& how, std::uint16_t& port) noexcept override {
-        listener_id id;
+    error listen(const listen_options& how, std::uint16_t& port,
+                 listener_id& id) noexcept override {
         const error why = server_.listen(how, &id);
         port = why == error::none ? server_.local(id).port : port;
         return why;
@@ -75,6 +86,23 @@ public:
         return server_.send_to({socket}, to, payload);
     }
     void outgoing(const connect_options& how) noexcept override { server_.outgoing(how); }
+    bool remove_listener(listener_id id) noexcept override { return server_.remove_listener(id); }
+    bool kill(connection_id id, std::uint16_t reason) noexcept override {
+        return server_.kill(id, reason);
+    }
+    bool close(connection_id id, std::uint32_t ms) noexcept override {
+        return server_.close(id, ms);
+    }
+    void door(bool open) noexcept override { open ? server_.open_door() : server_.close_door(); }
+    bool door_is_open() const noexcept override { return server_.door_is_open(); }
+    error control(control_state wanted, std::uint8_t lane) noexcept override {
+        return server_.control(wanted, lane);
+    }
+    control_state control() const noexcept override { return server_.control(); }
+    error reserve_lane(std::uint8_t lane, std::uint32_t count) noexcept override {
+        return server_.reserve_lane(lane, count);
+    }
+    drain_report drained() const noexcept override { return server_.drained(); }
     void no_wipe() noexcept override { server_.wipe_released(false); }
     void stop() noexcept override { server_.stop(); }
     void drain(std::uint32_t ms) noexcept override { server_.drain(ms); }
@@ -82,7 +110,7 @@ public:
     error failed() const noexcept { return server_.failure().code; }
 
 private:
-    server<Handler, simulator, allow_all, life_events> server_;
+    server<Handler, simulator, Gate, life_events> server_;
 };
 
 /// Memory for one server after the other, zeroed in between.
@@ -140,18 +168,27 @@ inline void life_check_pools(life& of, const server_stats& stats) noexcept {
     of.check(stats.counts.opened <= stats.counts.closed, "opened and closed");
 }
 
+template <class Service>
+void life_go(life& of, Service&& service) noexcept {
+    of.check(service.failed() == error::none, "the server is built");
+    of.run(service);
+    if (of.finish(service) && of.failed() == nullptr) {
+        life_check_pools(of, service.stats());
+        of.check_counts(service);
+    }
+}
+
 template <class Handler>
 void life_serve(life& of, mutable_bytes memory, const life_shape& shape) noexcept {
     Handler handler{};
     handler.of = &of;
     life_events events{&of};
-    {
-        life_server<Handler> service({memory, of.sizes}, handler, events);
-        of.check(service.failed() == error::none, "the server is built");
-        of.run(service);
-        if (of.finish(service) && of.failed() == nullptr) {
-            life_check_pools(of, service.stats());
-        }
+    life_gate gate{&of};
+    const storage_view box{memory, of.sizes};
+    if (of.gated) {
+        life_go(of, life_server<Handler, life_gate>(box, handler, gate, events));
+    } else {
+        life_go(of, life_server<Handler, allow_all>(box, handler, events));
     }
     of.after_end();
     if (of.failed() == nullptr) {
@@ -223,6 +260,7 @@ public:
         each<refusal_cause>("refusal", of.causes);
         each<server_event_kind>("told", of.told);
         each<life_hook>("hook", of.hooks);
+        each<life_act>("act", of.acts);
         each<sim_fault>("fault", of.sim.faults);
         for (std::size_t at = 1; at < of.sim.errors.size(); ++at) {
             const std::uint64_t count = of.sim.errors[at] + of.own_errors[at];
@@ -243,21 +281,15 @@ private:
     static unsigned long long number(std::uint64_t value) noexcept { return value; }
     static bool comes(close_kind kind) noexcept {
         switch (kind) {
-        case close_kind::slow_peer_in:
-        case close_kind::slow_peer_out:
         case close_kind::tls_failed:
-        case close_kind::egress_denied:
-        case close_kind::shed:
         case close_kind::output_full:
             return false;
         default:
             return true;
         }
     }
-    static bool comes(refusal_cause cause) noexcept {
-        return cause == refusal_cause::global_cap || cause == refusal_cause::listener_cap ||
-               cause == refusal_cause::busy || cause == refusal_cause::door_closed;
-    }
+    static bool comes(refusal_cause) noexcept { return true; }
+    static bool comes(life_act) noexcept { return true; }
     static bool comes(server_event_kind) noexcept { return true; }
     static bool comes(life_hook) noexcept { return true; }
     static bool comes(sim_fault) noexcept { return true; }
@@ -281,6 +313,7 @@ private:
         case error::stopped:
         case error::cancelled:
         case error::too_long:
+        case error::refused_by_gate:
             return true;
         default:
             return false;

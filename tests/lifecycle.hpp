@@ -13,7 +13,17 @@ namespace netio_test {
 /// The calls of a server, whatever its handler is.
 class life_service {
 public:
-    virtual error listen(const listen_options& how, std::uint16_t& port) noexcept = 0;
+    virtual error listen(const listen_options& how, std::uint16_t& port,
+                         listener_id& id) noexcept = 0;
+    virtual bool remove_listener(listener_id id) noexcept = 0;
+    virtual bool kill(connection_id id, std::uint16_t reason) noexcept = 0;
+    virtual bool close(connection_id id, std::uint32_t ms) noexcept = 0;
+    virtual void door(bool open) noexcept = 0;
+    virtual bool door_is_open() const noexcept = 0;
+    virtual error control(control_state wanted, std::uint8_t lane) noexcept = 0;
+    virtual control_state control() const noexcept = 0;
+    virtual error reserve_lane(std::uint8_t lane, std::uint32_t count) noexcept = 0;
+    virtual drain_report drained() const noexcept = 0;
     virtual error open_datagram(const datagram_options& how, endpoint& at) noexcept = 0;
     virtual bool turn(std::uint32_t ms, std::uint32_t worker) noexcept = 0;
     virtual bool post(connection_id to, std::uint64_t word) noexcept = 0;
@@ -60,6 +70,7 @@ public:
 
     limits sizes;
     bool plain = false;       // the handler has only the hooks without a default
+    bool gated = false;       // the server has a gate
     bool wiping = true;
     const char* failed() const noexcept { return failed_; }
     NETIO_COLD void fail(const char* why) noexcept { failed_ = failed_ == nullptr ? why : failed_; }
@@ -80,9 +91,17 @@ public:
     void on_deadline(connection& c, deadline_kind which) noexcept;
     void on_connect_failed(std::uint64_t word, error why) noexcept;
     void on_drain(connection& c) noexcept;
+    void on_denied(connection& c, std::uint16_t code) noexcept;
     void on_datagram(datagram_socket& via, const datagram& in) noexcept;
     void on_close(connection& c, close_reason reason) noexcept;
     void on_event(const server_event& told) noexcept;
+
+    // ---- the gate, and what the server counted in the end: tests/life_control.hpp
+    verdict gate_admit(const connection& c) noexcept;
+    verdict gate_readmit(const connection& c) noexcept;
+    egress gate_check(const connection& c, const write_facts& facts) noexcept;
+    void gate_closed(const connection& c, close_reason reason) noexcept;
+    void check_counts(const life_service& service) noexcept;
 
     sim_network& net;
     sim_chooser& choose;
@@ -123,7 +142,10 @@ private:
         listen_options how{};
         std::uint16_t port = 0;
         std::string path;
+        std::uint32_t serial = 0;
+        bool removed = false;
     };
+    static constexpr std::uint32_t lanes_used = 10;
     static constexpr std::uint64_t ms_ns = 1'000'000;
     /// A post's word says whom it is for.
     static std::uint64_t word_for(connection_id id) noexcept {
@@ -136,7 +158,7 @@ private:
         return least + choose.below(most - least + 1);
     }
     deadlines choose_deadlines() noexcept;
-    void choose_listener(std::uint32_t at) noexcept;
+    place choose_listener() noexcept;
     void choose_remotes() noexcept;
     void open_places() noexcept;
 
@@ -156,7 +178,7 @@ private:
         return r.link != none_index && !links_[r.link].unknown;
     }
     bool gone_quiet(const life_record& r) const noexcept {
-        return r.close_called || r.kill_called || r.closed;
+        return r.close_called || r.kill_called || r.closed || r.denied || r.cut;
     }
 
     // the handler
@@ -190,6 +212,55 @@ private:
         wakes_.push_back({id, net.now_ns() + choose.below(20) * ms_ns / 2});
     }
     void check_early(const life_record& r, deadline_kind which) noexcept;
+    bool passed(const life_record& r, std::uint64_t from_ns, std::uint32_t ms,
+                bool may_tighten) noexcept;
+
+    // gate and control
+    life_entry& entry_of(connection_id id) noexcept;
+    verdict choose_verdict(const connection& c, life_entry& e) noexcept;
+    bytes choose_reply(std::uint32_t& from) noexcept;
+    void enter_lane(life_entry& e) noexcept;
+    void leave_lane(life_entry& e) noexcept;
+    std::uint8_t lane_of(connection_id id) noexcept;
+    void check_facts(const connection& c) noexcept;
+    std::uint32_t worker_of(connection_id id) const noexcept {
+        return token{id.bits}.index() / share(sizes.connections_max, sizes.workers_max);
+    }
+    bool sheds(std::uint8_t lane) const noexcept {
+        return mood_ == control_state::shed && lane >= mood_lane_;
+    }
+    void count_source(life_record& r, const endpoint& from) noexcept;
+    void release_source(life_record& r) noexcept;
+    std::uint32_t& source_count(std::uint32_t address) noexcept;
+    static std::uint32_t address_of(const endpoint& of) noexcept;
+    void accepted_told(const server_event& told) noexcept;
+    void refused_told(const server_event& told) noexcept;
+    void check_source_refused(const server_event& told) noexcept;
+    void check_ended_idle(const life_record& r, const server_event& told) noexcept;
+    void check_refused(const life_record& r, close_reason reason) noexcept;
+    void check_rate(const life_record& r, const server_event& told) noexcept;
+    void check_drain_counts(const server_event& told) noexcept;
+    void note_input(connection& c, life_record& r) noexcept;
+    static bool to_send(const life_record& r) noexcept {
+        return (r.in_exchange || r.left != 0) && !r.parked && !r.paused;
+    }
+    void promise(connection_id id, std::uint64_t ms, const char* what) noexcept {
+        promises_.push_back({id, net.now_ns() + ms * ms_ns, 0, 0, what});
+    }
+    bool turn(std::uint32_t ms, std::uint32_t worker) noexcept;
+    void note_level(std::uint32_t worker) noexcept;
+    void after_turn(std::uint32_t worker, std::uint64_t begun_ns) noexcept;
+    void keep_promises(std::uint32_t worker, std::uint64_t begun_ns) noexcept;
+    void choose_control() noexcept;
+    void act_control() noexcept;
+    void act_end() noexcept;
+    connection_id choose_id() noexcept;
+    void act_door() noexcept;
+    void act_mood() noexcept;
+    void act_listener() noexcept;
+    void act_remove() noexcept;
+    void act_listen() noexcept;
+    void act_crowd() noexcept;
     void check_reason(const life_record& r, close_reason reason) noexcept;
     void check_preface(const life_record& r, close_reason reason) noexcept;
     void check_cap(const server_event& told) noexcept;
@@ -259,6 +330,33 @@ private:
     std::vector<timer> timers_;
     std::vector<endpoint> remotes_;
     std::uint32_t datagram_peer_ = 0;
+
+    // gate and control
+    std::uint32_t gate_refuses_ = 0;   // of 1,024
+    std::uint32_t gate_denies_ = 0;
+    std::uint32_t controls_ = 0;
+    std::uint32_t pauses_ = 0;
+    bool caps_ = false;                // of sources
+    bool rates_ = false;
+    std::uint32_t next_serial_ = 0;
+    std::vector<life_entry> entries_;  // by slot
+    std::uint32_t inside_ = 0;         // whom the gate let in
+    std::uint32_t refusing_ = none_index;  // a code: `refused` is about to be told
+    std::uint32_t reserved_[8] = {};
+    std::uint32_t reserved_sum_ = 0;
+    std::uint32_t own_open_[8] = {};
+    std::uint32_t common_open_ = 0;
+    bool door_shut_ = false;
+    control_state mood_ = control_state::normal;
+    std::uint8_t mood_lane_ = 0;
+    std::uint64_t shed_ns_[lanes_used] = {};  // the last turn that found the lane shed
+    std::uint64_t stale_wishes_ = 0;
+    std::vector<std::pair<std::uint32_t, std::uint32_t>> sources_;  // address, connections
+    std::vector<connection_id> wishes_;
+    std::vector<life_promise> promises_;
+    std::array<std::array<std::uint64_t, 3>, 8> level_ns_{};  // by worker: it was at least so high
+    std::array<bool, 8> drain_seen_{};
+    drain_report drain_due_{};
 };
 
 // --- choosing -----------------------------------------------------------------------------------
@@ -273,6 +371,7 @@ inline void life::choose_sizes(std::uint32_t serial) noexcept {
     sizes.output_buffers_max = between(workers, 16);
     sizes.connection_output_buffers_max = between(1, 8);
     sizes.preface_buffers_max = between(0, 4);
+    sizes.refusals_max = between(0, 6);
     sizes.posts_max = between(workers, 32);
     sizes.timers_max = between(0, 6);
     sizes.datagram_sockets_max = between(0, 3);
@@ -283,10 +382,11 @@ inline void life::choose_sizes(std::uint32_t serial) noexcept {
     std::uint32_t* const fields[] = {
         &sizes.connections_max,  &sizes.listeners_max,    &sizes.buffer_bytes,
         &sizes.input_buffers_max, &sizes.output_buffers_max, &sizes.connection_output_buffers_max,
-        &sizes.preface_buffers_max, &sizes.posts_max,     &sizes.timers_max,
+        &sizes.preface_buffers_max, &sizes.refusals_max,  &sizes.posts_max,  &sizes.timers_max,
         &sizes.datagram_sockets_max, &sizes.datagram_sends_max, &sizes.events_per_turn,
         &sizes.workers_max};
-    const std::uint32_t least[] = {workers, 1, 536, workers, workers, 1, 0, workers, 0, 0, 0, 4, 1};
+    const std::uint32_t least[] = {workers, 1, 536, workers, workers, 1, 0, 0, workers, 0, 0, 0, 4,
+                                   1};
     constexpr std::uint32_t count = sizeof(least) / sizeof(least[0]);
     for (std::uint32_t at = 0; at < count; ++at) {
         if (serial % 20 == at || serial % 20 == 19) {
@@ -295,6 +395,7 @@ inline void life::choose_sizes(std::uint32_t serial) noexcept {
     }
     plain = one_in(3);
     wiping = !one_in(8);
+    choose_control();
 }
 
 inline deadlines life::choose_deadlines() noexcept {
@@ -322,15 +423,26 @@ inline deadlines life::choose_deadlines() noexcept {
     out.connect_ms = pick(2, 10'000);
     out.tighten = one_in(2);
     out.rate_in = out.rate_out = 0;
+    if (rates_) {
+        out.rate_in = one_in(4) ? 0 : between(1, 1u << between(6, 18));
+        out.rate_out = one_in(4) ? 0 : between(1, 1u << between(6, 18));
+        out.rate_window_ms = between(1, one_in(3) ? 200 : 20);
+        out.rate_grace_ms = choose.below(one_in(3) ? 100 : 10);
+    }
     return out;
 }
 
-inline void life::choose_listener(std::uint32_t at) noexcept {
+inline life::place life::choose_listener() noexcept {
     place made;
+    made.serial = next_serial_++;
+    if (caps_ && !one_in(3)) {
+        made.how.source_connections_max = between(1, 4);
+    }
+    made.how.lockdown_exempt = one_in(3);
     made.how.times = choose_deadlines();
     made.how.connections_max = one_in(4) ? between(1, 12) : 0;
     if (one_in(6)) {
-        made.path = "/socket" + std::to_string(at);
+        made.path = "/socket" + std::to_string(made.serial);
     }
     if (choose.below(5) < 2) {
         made.how.proxy = proxy_mode::required;
@@ -343,7 +455,7 @@ inline void life::choose_listener(std::uint32_t at) noexcept {
             made.how.header_max = sizes.buffer_bytes;
         }
     }
-    places_.push_back(std::move(made));
+    return made;
 }
 
 inline void life::choose_remotes() noexcept {
@@ -359,27 +471,30 @@ inline void life::choose_remotes() noexcept {
 inline void life::open_places() noexcept {
     // What is refused is told and holds nothing.
     std::uint16_t port = 0;
+    listener_id id;
     if (one_in(2)) {
         listen_options how;
         how.port = one_in(2) ? std::uint16_t{80} : std::uint16_t{0};
         how.address = how.port == 0 ? "203.0.113.1" : "";
-        const error why = service_->listen(how, port);
+        const error why = service_->listen(how, port, id);
         life_counts::count(counts_.own_errors, why);
         check(why != error::none, "a listener that must be refused");
     }
     const std::uint32_t count = between(1, sizes.listeners_max);
+    places_.reserve(sizes.listeners_max);
     for (std::uint32_t at = 0; at < count; ++at) {
-        choose_listener(at);
+        places_.push_back(choose_listener());
     }
     for (place& each : places_) {
         each.how.unix_path = each.path;
-        const error why = service_->listen(each.how, each.port);
+        const error why = service_->listen(each.how, each.port, id);
         check(why == error::none, why == error::none ? "" : text(why));
+        check(&places_[id.index] == &each, "listeners have their places in a row");
     }
     if (places_.size() < sizes.listeners_max && places_[0].path.empty()) {
         listen_options how;
         how.port = places_[0].port;
-        const error why = service_->listen(how, port);
+        const error why = service_->listen(how, port, id);
         life_counts::count(counts_.own_errors, why);
         check(why == error::address_in_use, "a port in use");
     }
@@ -446,6 +561,7 @@ inline std::uint32_t life::link_of(std::uint32_t end) noexcept {
     sim_require(links_.size() < links_.capacity(), "the driver's own bound");
     links_.push_back({});
     const auto made = static_cast<std::uint32_t>(links_.size() - 1);
+    links_[made].allowed = gated ? 0 : forever_ns;
     own(end, made);
     const std::uint32_t other = net.end(end).other;
     if (other != none_index) {
@@ -460,7 +576,9 @@ inline std::uint32_t life::link_of(std::uint32_t end) noexcept {
 // --- the handler --------------------------------------------------------------------------------
 
 inline bool life::may_call(connection& c, life_record& r, const char* what) noexcept {
+    check_facts(c);
     return check(r.opened && !r.closed && !r.kill_called, what) &&
+           check(!r.denied && !r.cut, "a callback of a connection that was ended from outside") &&
            check(c.id() == r.id, "a connection keeps its id");
 }
 
@@ -473,6 +591,7 @@ inline void life::on_open(connection& c) noexcept {
     ++counts_.connections;
     r.in_ns = net.now_ns();
     r.out_ns = 0;
+    r.rate_in.begin(net.now_ns(), c.bytes_in());
     r.listener = c.listener();
     r.times = r.listener == 255 ? &outgoing_times_ : &places_[r.listener].how.times;
     r.link = link_of(sim_network::index_of(c.native_handle()));
@@ -482,6 +601,10 @@ inline void life::on_open(connection& c) noexcept {
         check(c.connect_word() == r.word, "the word given to connect");
     }
     check_named(c, r);
+    check_facts(c);
+    if (c.proxied() && r.source == 0) {
+        count_source(r, c.source());
+    }
     if (one_in(2)) {
         touch_state(c, r);
     }
@@ -492,6 +615,7 @@ inline void life::on_open(connection& c) noexcept {
             produce(c, r);
         }
     }
+    note_input(c, r);
 }
 
 inline void life::check_named(connection& c, const life_record& r) noexcept {
@@ -555,8 +679,14 @@ inline std::size_t life::on_data(connection& c, bytes in) noexcept {
     if (r.state_used || one_in(8)) {
         touch_state(c, r);
     }
+    if (rates_ && to_send(r)) {
+        r.rate_in.add(net.now_ns(), c.bytes_in());
+    } else if (rates_) {
+        r.rate_in.begin(net.now_ns(), c.bytes_in());
+    }
     const std::size_t consumed = failed_ != nullptr ? in.size() : take_data(c, r, in);
     r.left = static_cast<std::uint32_t>(in.size() - consumed);
+    note_input(c, r);
     return consumed;
 }
 
@@ -605,6 +735,8 @@ inline std::size_t life::take_data(connection& c, life_record& r, bytes in) noex
 inline void life::note_output(life_record& r, bool was_empty, std::size_t done) noexcept {
     if (was_empty && done != 0) {
         r.out_ns = net.now_ns();
+        r.rate_out = {};
+        r.rate_out.since_ns = net.now_ns();
     }
 }
 
@@ -875,6 +1007,7 @@ inline void life::on_writable(connection& c) noexcept {
     if (phase_ == phase_of_life::young && one_in(3)) {
         produce(c, r);
     }
+    note_input(c, r);
 }
 
 inline void life::on_end(connection& c) noexcept {
@@ -897,6 +1030,7 @@ inline void life::on_end(connection& c) noexcept {
         close(c, r);
         return;
     }
+    r.left = 0;  // what is left is dropped
     switch (choose.below(4)) {
     case 0:
         kill(c, r);
@@ -921,6 +1055,7 @@ inline void life::on_post(connection& c, std::uint64_t word) noexcept {
         r.in_ns = net.now_ns();
         check(!c.parked(), "a post ends parking");
     }
+    note_input(c, r);
     if (r.close_called) {
         return;
     }
@@ -984,6 +1119,7 @@ inline void life::on_deadline(connection& c, deadline_kind which) noexcept {
         r.in_ns = net.now_ns();
         break;
     }
+    note_input(c, r);
     switch (choose.below(5)) {
     case 0:
         break;
@@ -1023,6 +1159,7 @@ inline void life::on_close(connection& c, close_reason reason) noexcept {
     guard inside(*this, life_hook::on_close);
     life_record& r = record_of(c);
     check(r.opened && !r.closed, "on_close once, if on_open ran");
+    check_facts(c);
     check(reason.kind != close_kind::none, "a close has a reason");
     r.closed = true;
     r.reason = reason;
@@ -1064,17 +1201,25 @@ inline void life::check_early(const life_record& r, deadline_kind which) noexcep
                          static_cast<unsigned long long>(net.now_ns()));
         }
     };
-    const std::uint32_t shorter = r.times->tighten ? 2 : 0;  // at most so
+    const auto tight = [&](std::uint64_t from, std::uint32_t ms) noexcept {
+        check(ms != 0, "a deadline that is off");
+        if (!check(passed(r, from, ms, true), "a deadline comes early or short for no reason")) {
+            show(r);
+        }
+    };
     switch (which) {
     case deadline_kind::preface:
         return since(r.begun_ns, r.times->preface_ms);
     case deadline_kind::idle:
-        return since(std::max(r.in_ns, r.out_ns), r.times->idle_ms >> shorter);
+        return tight(std::max(r.in_ns, r.out_ns), r.times->idle_ms);
     case deadline_kind::read:
-        return since(r.in_ns, r.times->read_ms >> shorter);
+        return tight(r.in_ns, r.times->read_ms);
     case deadline_kind::write:
-        return since(r.out_ns, r.times->write_ms >> shorter);
+        return tight(r.out_ns, r.times->write_ms);
     case deadline_kind::exchange:
+        if (net.now_ns() >= r.wish_due_ns) {  // closed by id, within so long
+            return;
+        }
         return since(r.exchange_ns, r.exchange_ms);
     case deadline_kind::park:
         return since(r.park_ns, r.park_ms);
@@ -1090,17 +1235,9 @@ inline void life::check_early(const life_record& r, deadline_kind which) noexcep
 inline void life::on_event(const server_event& told) noexcept {
     life_counts::count(counts_.told, told.kind);
     switch (told.kind) {
-    case server_event_kind::accepted: {
-        life_record& r = new_record(told.id);
-        r.accepted = true;
-        r.listener = told.listener;
-        r.times = &places_[told.listener].how.times;
-        const std::uint32_t port = told.source.port;
-        if (port >= 32768 && port - 32768 < peer_of_port_.size()) {
-            r.peer = peer_of_port_[port - 32768] - 1;
-        }
+    case server_event_kind::accepted:
+        accepted_told(told);
         break;
-    }
     case server_event_kind::opened: {
         life_record* r = record_of(told.id);
         r = r != nullptr ? r : &new_record(told.id);
@@ -1113,7 +1250,15 @@ inline void life::on_event(const server_event& told) noexcept {
         life_counts::count(counts_.reasons, told.reason.kind);
         life_counts::count(counts_.causes, told.reason.cause());
         check_cap(told);
+        refused_told(told);
         break;
+    case server_event_kind::egress_denied: {
+        const life_record* r = record_of(told.id);
+        check(r != nullptr && r->denied && !r->denied_told &&
+                  told.reason == close_reason{close_kind::egress_denied, r->denied_code},
+              "denied by the gate");
+        break;
+    }
     case server_event_kind::closed:
         closed_told(told);
         break;
@@ -1123,8 +1268,8 @@ inline void life::on_event(const server_event& told) noexcept {
         check(told.why != error::none, "a failure has a reason");
         break;
     default:
-        check(phase_ >= phase_of_life::draining,
-              "a drain that was asked for");
+        check(phase_ >= phase_of_life::draining, "a drain that was asked for");
+        check_drain_counts(told);
         break;
     }
 }
@@ -1143,10 +1288,6 @@ inline void life::check_cap(const server_event& told) noexcept {
         check(of_listener == places_[told.listener].how.connections_max,
               "refused by the listener's cap below it");
         break;
-    case refusal_cause::door_closed:
-        check(phase_ >= phase_of_life::draining,
-              "refused by a door that is open");
-        break;
     default:
         break;
     }
@@ -1163,13 +1304,21 @@ inline void life::closed_told(const server_event& told) noexcept {
     check(!r.opened || r.reason == told.reason, "one reason for all");
     check(told.reason.kind != close_kind::none, "a close has a reason");
     r.closed_told = true;
+    r.told_reason = told.reason;
     --open_records_;
+    release_source(r);
+    check_drain_counts(told);
     life_counts::count(counts_.reasons, told.reason.kind);
     if (told.reason.kind == close_kind::refused) {
         life_counts::count(counts_.causes, told.reason.cause());
     }
     check_reason(r, told.reason);
     check_preface(r, told.reason);
+    check_rate(r, told);
+    check_ended_idle(r, told);
+    check(!gated || r.denied || told.reason.kind == close_kind::refused ||
+              told.bytes_out <= r.allowed,
+          "bytes leave that the gate was not asked about");
 }
 
 inline void life::check_reason(const life_record& r, close_reason reason) noexcept {
@@ -1190,11 +1339,19 @@ inline void life::check_reason(const life_record& r, close_reason reason) noexce
     case close_kind::connect_timeout:
         return check_early(r, deadline_kind::connect);
     case close_kind::killed:
-        check(r.kill_called && r.kill_reason == reason.detail, "killed by the handler");
+        check((r.kill_called && r.kill_reason == reason.detail) ||
+                  (r.wish == kill_kind::kill && r.wish_reason == reason.detail),
+              "killed by the handler or from outside");
         break;
     case close_kind::handler_closed:
-        check(r.close_called, "closed by the handler");
+        check(r.close_called || r.wish_due_ns != forever_ns, "closed by the handler or by id");
         break;
+    case close_kind::egress_denied:
+        check(r.denied && r.denied_code == reason.detail, "denied by the gate");
+        check(!r.opened || plain || r.denied_told || r.kill_called, "on_denied of each denial");
+        break;
+    case close_kind::refused:
+        return check_refused(r, reason);
     case close_kind::drained:
         check(drains, "drained without a drain");
         break;
@@ -1251,7 +1408,8 @@ inline void life::start_client() noexcept {
     life_peer p;
     p.listener = choose.below(static_cast<std::uint32_t>(places_.size()));
     const place& where = places_[p.listener];
-    endpoint from = ipv4(192, 0, 2, 1, 0);
+    p.serial = where.serial;
+    endpoint from = ipv4(192, 0, 2, static_cast<std::uint8_t>(1 + choose.below(caps_ ? 3 : 1)), 0);
     if (!where.how.trusted.empty() && where.path.empty() && one_in(8)) {
         from = ipv4(203, 0, 113, 9, 0);
         p.trusted = false;
@@ -1312,6 +1470,9 @@ inline void life::preface_of(life_peer& p, const listen_options& how,
     is.source = ipv4(10, static_cast<std::uint8_t>(number >> 16),
                      static_cast<std::uint8_t>(number >> 8), static_cast<std::uint8_t>(number),
                      static_cast<std::uint16_t>(1000 + number % 60'000));
+    if (caps_) {
+        is.source = ipv4(10, 9, 0, static_cast<std::uint8_t>(1 + number % 3), is.source.port);
+    }
     is.destination = ipv4(10, 255, 0, 1, 443);
     const bool old = p.preface == life_preface::v1 || p.preface == life_preface::unnamed ||
                      (p.preface >= life_preface::bad && one_in(2));
@@ -1357,6 +1518,7 @@ inline void life::step(std::uint32_t live_at) noexcept {
         p.at.window(std::max<std::uint32_t>(net.options.window_bytes, 200));
     }
     if (!p.at.open() || !step_take(p) || !step_send(p) || !step_end(p)) {
+        links_[p.link].gone = true;
         p.at.close();
         drop_peer(live_at);
     }
@@ -1377,6 +1539,7 @@ inline bool life::step_take(life_peer& p) noexcept {
         counts_.bytes_checked += found.size();
         check(link.down.matches(found), "bytes lost, doubled or out of order on the way out");
         link.down.pass(found.size());
+        check(link.down.passed() <= link.allowed, "bytes come that the gate was not asked about");
         p.at.take(found.size());
     }
     if (p.at.was_reset()) {
@@ -1621,6 +1784,9 @@ inline void life::act() noexcept {
     if (one_in(12)) {
         act_rarely();
     }
+    if (choose.chance(controls_)) {
+        act_control();
+    }
     for (const sim_peer& each : net.connected_peers()) {
         life_peer p;
         p.at = each;
@@ -1643,13 +1809,16 @@ inline void life::turn_all() noexcept {
     for (std::uint32_t at = 0; at < sizes.workers_max; ++at) {
         const std::uint32_t most = choose.exhausted() ? longest : choose.below(longest + 2);
         const std::uint32_t ms = at == 0 ? most : 0;
-        service_->turn(ms, (first + at) % sizes.workers_max);
+        turn(ms, (first + at) % sizes.workers_max);
     }
     quiet_turns_ = net.trace() == before ? quiet_turns_ + 1 : 0;
 }
 
 inline void life::go_on() noexcept {
     act();
+    if (choose.chance(pauses_)) {  // the process was not run for a while
+        net.pass((1 + choose.below(one_in(2) ? 20 : 400)) * ms_ns);
+    }
     turn_all();
 }
 
@@ -1683,10 +1852,24 @@ inline void life::run(life_service& service) noexcept {
     outgoing.times = outgoing_times_ = choose_deadlines();
     service_->outgoing(outgoing);
     choose_remotes();
+    if (gated && one_in(2)) {
+        for (std::uint8_t lane = 0; lane < 8; ++lane) {
+            const std::uint32_t count = one_in(3) ? choose.below(sizes.connections_max / 2 + 1) : 0;
+            const bool fits = reserved_sum_ + count <= sizes.connections_max;
+            const error why = service_->reserve_lane(lane, count);
+            check((why == error::none) == fits, "a lane gets places that are left");
+            reserved_[lane] = fits ? count : 0;
+            reserved_sum_ += reserved_[lane];
+        }
+        check(service_->reserve_lane(8, 1) == error::option_invalid, "a lane without places");
+    }
     open_places();
     datagram_peer_ = net.datagram_peer(ipv4(192, 0, 2, 77, 777));
     const std::uint32_t until = one_in(3) ? choose.below(clients_wanted_) : clients_wanted_;
     std::uint32_t turns = 0;
+    if (controls_ != 0) {
+        act_crowd();
+    }
     while (failed_ == nullptr && clients_ < until && turns++ < 40'000) {
         go_on();
     }
@@ -1793,7 +1976,7 @@ inline void life::stop_turning() noexcept {
     for (std::uint32_t at = 0; failed_ == nullptr && running && at < 20'000; ++at) {
         running = false;
         for (std::uint32_t worker = 0; worker < sizes.workers_max; ++worker) {
-            running = service_->turn(1, worker) || running;
+            running = turn(1, worker) || running;
         }
     }
     check(!running, "a stopped server ends");
@@ -1805,14 +1988,18 @@ inline void life::stop_turning() noexcept {
     }
     show_left();
     check(all_gone(), "closed is told of every connection");
+    check(inside_ == 0, "the gate hears of every end");
 }
 
 inline void life::after_end() noexcept {
     service_ = nullptr;
     show_left();
     check(all_gone(), "closed is told of every connection of a server that is destroyed");
+    check(inside_ == 0, "the gate hears of every end, also of a server that is destroyed");
 }
 
 }  // namespace netio_test
+
+#include "tests/life_control.hpp"
 
 #endif

@@ -2,7 +2,7 @@
 """Plants one bug after the other in a copy of netio.hpp; the lives of 100 seeds must find each.
 
 Each bug is one replacement whose text must be there exactly once, so that none can rot silently.
-The short form plants three, NETIO_LONG=1 all ten; `tests/planted_bugs_test.py NAME…` those named.
+The short form plants five, NETIO_LONG=1 all; `tests/planted_bugs_test.py NAME…` those named.
 """
 import concurrent.futures
 import os
@@ -14,7 +14,8 @@ import tap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("NETIO_BUILD", ROOT / "build" / "scripts"))
-SHORT = ("missed FIN", "lost on_data re-call", "early deadline")
+SHORT = ("missed FIN", "lost on_data re-call", "early deadline", "kill of a later life",
+         "gate not asked again")
 SEEDS = 100
 
 BUGS = {
@@ -70,6 +71,71 @@ BUGS = {
             if constexpr (detail::names_on_close<Handler>) {""",
         """        if (c.has(flags::opened) && !c.has(flags::end_told)) {
             if constexpr (detail::names_on_close<Handler>) {"""),
+    "gate not told": (
+        """            if (!said.allowed() || !core_.take_lane(c, why)) {
+                turn_away(c, why, said);""",
+        """            if (!said.allowed() || !core_.take_lane(c, why)) {
+                c.admitted_ = false;
+                turn_away(c, why, said);"""),
+    "kill of a later life": (
+        """            if (now.generation != wish.generation || now.kind == kill_kind::none) {
+                return stale();
+            }""",
+        """            if (now.kind == kill_kind::none) {
+                return stale();
+            }
+            wish.generation = now.generation;"""),
+    "lane place kept": (
+        """            core_.leave_lane(c);
+            const verdict said = ask_gate(c, true);""",
+        """            const verdict said = ask_gate(c, true);"""),
+    "source kept": (
+        """    if (c.source_place_ != 0) {
+        shared->sources.release""",
+        """    if (c.source_place_ != 0 && c.reason_kind_ != close_kind::refused) {
+        shared->sources.release"""),
+    "gate not asked again": (
+        """        if (!is_calm(c)) {
+            settle(c);
+        }""",
+        """        if (!is_calm(c)) {
+            const bool was = c.refusal_;
+            c.refusal_ = was || c.output_.words != 0;  // what was sent in part may go on
+            settle(c);
+            c.refusal_ = was;
+        }"""),
+    "denial that goes on": (
+        """            if (c.state_ == kind::closing) {
+                return;  // the gate denied it
+            }""",
+        ""),
+    "shed while busy": (
+        """        if (!is_idle(c)) {
+            return c.state_ == kind::closing;
+        }""",
+        """        if (w_.draining && !is_idle(c)) {
+            return c.state_ == kind::closing;
+        }"""),
+    "refusal's place kept": (
+        "refusals -= c.refusal_ ? 1 : 0;",
+        "refusals -= c.refusal_ && !c.has(connection::opened) ? 1 : 0;"),
+    "close that grants time": (
+        "if (due_ms < c.exchange_due()) {",
+        "if (false && due_ms < c.exchange_due()) {"),
+    "late client let in": (
+        "        watch.left_at = watch.generation;\n",
+        ""),
+    "door ajar": (
+        """        if (w_.stopping || w_.draining || w_.door_shut || from.removed.load() != 0) {
+            refuse(""",
+        """        if (w_.stopping || w_.draining || from.removed.load() != 0) {
+            refuse("""),
+    "tightened too early": (
+        ": used * 4 >= all * 3  ? 1",
+        ": used * 2 >= all      ? 1"),
+    "slow too soon": (
+        "moved * 1'000 < std::uint64_t{rate}",
+        "moved * 500 < std::uint64_t{rate}"),
 }
 
 

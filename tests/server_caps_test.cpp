@@ -364,6 +364,45 @@ TEST_CASE("rates: a reader that takes a little, again and again, is ended as slo
     });
 }
 
+TEST_CASE("rates: neither grace nor window is shorter by a part of a millisecond") {
+    on_both_kernels([](bool proactor) {
+        caps_world w(proactor);
+        const std::uint64_t epoch_ns = w.net.now_ns();
+        std::uint64_t tick = 0;
+        w.handler.data = [](netio::connection&, netio::bytes) { return std::size_t{0}; };
+        w.handler.deadline = [](netio::connection&, netio::deadline_kind) {};
+        w.handler.open = [&](netio::connection& c) {
+            c.deadline(50);  // brings the wheel by just as the request begins
+            tick = (w.net.now_ns() - epoch_ns + 999'999) / 1'000'000 + 50;
+        };
+        w.listen({.times = {.idle_ms = 0,
+                            .read_ms = 0,
+                            .rate_in = 1'000'000,
+                            .rate_window_ms = 10,
+                            .rate_grace_ms = 10}});
+        sim_peer peer = w.connect();
+        const auto at_us = [&](std::uint64_t us) {
+            w.net.advance_to(epoch_ns + tick * 1'000'000 + us * 1'000);
+            w.pump(3);
+        };
+        w.net.advance_to(epoch_ns + tick * 1'000'000 + 850'000);
+        peer.send("a");
+        at_us(850);
+        CHECK(w.handler.count("data 1") == 1);
+        at_us(10'200);
+        at_us(11'200);
+        peer.send("b");
+        at_us(15'000);
+        at_us(20'600);
+        CHECK_FALSE(peer.was_reset());
+        at_us(21'200);
+        at_us(22'200);
+        CHECK(peer.was_reset());
+        REQUIRE(w.handler.reasons.size() == 1);
+        CHECK(w.handler.reasons[0].kind == close_kind::slow_peer_in);
+    });
+}
+
 TEST_CASE("rates: they can be turned off, and windows and graces be others") {
     on_both_kernels([](bool proactor) {
         for (const bool off : {true, false}) {

@@ -328,6 +328,39 @@ TEST_CASE("remove_listener: before any worker runs the socket is closed at once"
     CHECK(w.net.descriptors_open() == 3);
 }
 
+TEST_CASE("remove_listener: who was on the way to it is not let in by the next one in its place") {
+    for (std::uint64_t seed = 1; seed < 20; ++seed) {
+        netio::limits sizes = netio_test::small_limits;
+        sizes.events_per_turn = 4;  // so that not all that is on its way comes in one turn
+        plain_world w(true, sizes, {}, seed);
+        const auto kept = w.server->add_listener({});
+        const auto gone = w.server->add_listener({});
+        REQUIRE(gone.why == netio::error::none);
+        std::uint32_t came_in[2] = {};
+        w.handler.open = [&](netio::connection& c) { ++came_in[c.listener()]; };
+        w.pump();
+        std::vector<sim_peer> late;
+        for (int each = 0; each < 12; ++each) {
+            w.net.connect(w.server->local(kept.value).port);
+            late.push_back(w.net.connect(w.server->local(gone.value).port));
+        }
+        CHECK(w.server->remove_listener(gone.value));
+        w.server->run_once(0);
+        const auto next = w.server->add_listener({.lockdown_exempt = true});
+        REQUIRE(next.why == netio::error::none);
+        CHECK(next.value == gone.value);
+        w.pump();
+        CHECK(came_in[kept.value.index] == 12);
+        CHECK(came_in[next.value.index] == 0);
+        for (const sim_peer& each : late) {
+            CHECK(each.was_reset());
+        }
+        w.port = w.server->local(next.value).port;
+        CHECK_FALSE(w.connect().was_reset());
+        CHECK(came_in[next.value.index] == 1);
+    }
+}
+
 TEST_CASE("kill by id: a reset with the killer's reason, whatever the connection is doing") {
     on_both_kernels([](bool proactor) {
         plain_world w(proactor);
@@ -490,6 +523,32 @@ TEST_CASE("close by id: flushed, ended, and not longer than was said") {
                 CHECK(w.handler.reasons.at(0).kind == close_kind::exchange_deadline);
             }
         }
+    });
+}
+
+TEST_CASE("close by id: who asks for the end grants no time beyond a deadline that runs already") {
+    on_both_kernels([](bool proactor) {
+        plain_world w(proactor);
+        netio::connection_id id{};
+        w.handler.open = [&](netio::connection& c) {
+            id = c.id();
+            c.deadline(200);
+        };
+        w.handler.data = [](netio::connection& c, netio::bytes in) {
+            c.write(std::string(2000, 'x'));
+            return in.size();
+        };
+        w.listen();
+        sim_peer peer = w.connect();
+        peer.window(100);
+        peer.send("x");
+        w.pump();
+        CHECK(w.server->close(id, 60'000));
+        w.pass(190);
+        CHECK(w.handler.closed == 0);
+        w.pass(15);
+        CHECK(peer.was_reset());
+        CHECK(w.handler.reasons.at(0).kind == close_kind::exchange_deadline);
     });
 }
 

@@ -159,6 +159,22 @@ TEST_CASE("gate: an answered refusal ends within a second, though its peer does 
     });
 }
 
+TEST_CASE("gate: a close by id does not give an answered refusal more than its second") {
+    on_both_kernels([](bool proactor) {
+        gate_world w(proactor);
+        w.gate.enters = [](const netio::connection&) { return netio::verdict::refuse(7, "no"); };
+        w.listen({.times = {.linger_ms = 60'000}});
+        sim_peer deaf = w.connect();
+        deaf.window(0);
+        CHECK(w.server->close(w.events.all.back().id, 60'000));
+        w.pass(990);
+        CHECK(w.server->stats().open == 1);
+        w.pass(30);
+        CHECK(w.server->stats().open == 0);
+        CHECK(w.events.all.back().reason.kind == close_kind::refused);
+    });
+}
+
 TEST_CASE("gate: so many refusals are answered at once, the next is reset, a too long one too") {
     on_both_kernels([](bool proactor) {
         netio::limits sizes = netio_test::small_limits;
@@ -432,6 +448,32 @@ TEST_CASE("gate: a denial after the stream's end is a reset, not an answer behin
         CHECK(peer.finished());
         w.pass(1100);
         CHECK(w.handler.closed == 1);
+    });
+}
+
+TEST_CASE("gate: a denial without an answer of what was to be flushed before the end is a reset") {
+    on_both_kernels([](bool proactor) {
+        for (const bool closes : {false, true}) {
+            CAPTURE(closes);
+            gate_world w(proactor);
+            w.gate.leaves = [](const netio::connection&, const netio::write_facts&) {
+                return netio::egress::deny(9);
+            };
+            w.handler.data = [closes](netio::connection& c, netio::bytes in) {
+                c.write(in);
+                closes ? c.close() : c.end();
+                return in.size();
+            };
+            w.listen();
+            sim_peer peer = w.connect();
+            peer.send("bye");
+            w.pump();
+            CHECK(peer.was_reset());  // and no end of stream is sent behind it
+            CHECK(peer.unread().empty());
+            REQUIRE(w.handler.reasons.size() == 1);
+            CHECK(w.handler.reasons[0] == netio::close_reason{close_kind::egress_denied, 9});
+            CHECK(w.handler.count("denied 9") == 1);
+        }
     });
 }
 
