@@ -594,6 +594,7 @@ constexpr bool resets(close_kind kind) noexcept {
     case close_kind::connect_failed:
     case close_kind::handler_closed:
     case close_kind::drained:
+    case close_kind::shed:
         return false;
     default:
         return true;
@@ -1469,7 +1470,7 @@ struct limits {
     std::uint32_t datagram_sends_max = 64;
     /// Blocks of trusted proxies, all listeners together.
     std::uint32_t trusted_networks_max = 64;
-    /// Sources (`listen_options::source_connections_max`) that are counted apart, 8 to 20 bytes
+    /// Sources (`listen_options::source_connections_max`) that are counted apart, 16 to 32 bytes
     /// each; further ones share one count. As many as connections where there can't be more.
     /// 0: none, listeners can't bound their sources.
     std::uint32_t sources_max = 0xFFFFFFFF;
@@ -2886,11 +2887,11 @@ public:
     static constexpr std::uint32_t line_places = 8;
     static constexpr std::uint32_t connections_max = (1u << 24) - 1;  // of one source
 
-    /// So many words for so many connections: a power of two, twice as many at least, so that with
-    /// each connection from a source of its own practically none is without a place.
+    /// So many words for so many connections (fewer than 2^30): a power of two, twice as many at
+    /// least, so that with each connection from a source of its own none is without a place but by
+    /// an accident of one in thousands of full tables.
     static constexpr std::uint32_t words_for(std::uint32_t connections) noexcept {
-        return connections <= line_places ? 2 * line_places
-                                          : std::bit_ceil(connections + connections / 4);
+        return connections <= line_places ? 2 * line_places : std::bit_ceil(2 * connections);
     }
 
     /// `words` are `count` (as of `words_for`) 8-byte words, all zero, best at the begin of a line
@@ -5635,17 +5636,19 @@ struct deadlines {
     std::uint32_t linger_ms = 2'000;     ///< after the FIN: reading and discarding
     std::uint32_t connect_ms = 10'000;   ///< outgoing, until established
 
-    /// Bytes a second, at least, while a request is on its way in, and while output waits for its
-    /// peer to take it; 0: no bound. See `rate_grace_ms`.
+    /// Bytes a second, at least, while a request is on its way in (phase::exchange, or unconsumed
+    /// bytes), and while output waits for its peer to take it; 0: no bound. See `rate_grace_ms`.
     std::uint32_t rate_in = 256;
     std::uint32_t rate_out = 256;
     /// Judged is a stretch of so long, again and again while it lasts without a break: the peer
     /// moved something, but less than the rate. One that moves nothing is read_ms's or write_ms's.
+    /// 1 to 2^30.
     std::uint32_t rate_window_ms = 10'000;
     /// Nothing is judged in the first so many milliseconds of it; they are not in the first window.
     std::uint32_t rate_grace_ms = 5'000;
-    /// While `connection::pressure` is 75 or more, idle, read and write deadlines are half as long,
-    /// from 90 on a quarter. Fewer than 16 connections, or buffers, are no measure and don't count.
+    /// While 75 percent of the server's connections are open, idle and read deadlines are half as
+    /// long, from 90 percent on a quarter, until it is 70 and 85 again. Not where
+    /// limits::connections_max is less than 16: there one more or less says nothing.
     bool tighten = true;
 };
 
@@ -6323,8 +6326,9 @@ enum class deadline_kind : std::uint8_t {
     connect
 };
 
-/// What the handler says of a connection: between requests, or inside one.
-enum class phase : std::uint8_t { idle, exchange };
+/// What the handler says of a connection: between requests; inside one; or inside one that came
+/// whole and whose answer is being made.
+enum class phase : std::uint8_t { idle, exchange, answer };
 
 /// Where a connection is in its life. free → preface → open → draining → closing → free.
 enum class connection_state_kind : std::uint8_t {
@@ -6530,8 +6534,9 @@ public:
     /// now (at most 24 days); 0 takes it back.
     void deadline(std::uint32_t ms) noexcept;
 
-    /// exchange: the read deadline applies, and the listener's exchange deadline from now on; idle:
-    /// the idle deadline. A connection with unconsumed input counts as inside an exchange.
+    /// exchange: the read deadline and the minimum rate apply, and the listener's exchange deadline
+    /// from now on; answer: of these the exchange deadline alone, for it is not the peer's turn;
+    /// idle: the idle deadline. Unconsumed input counts as exchange, unless `answer` was said.
     void phase(netio::phase now) noexcept;
 
     /// Waits for a post: no input, no idle or read deadline, until `on_post` came or `ms`
@@ -6587,7 +6592,7 @@ public:
     std::uint8_t lane() const noexcept { return lane_; }
     std::uint32_t tag() const noexcept { return tag_; }
     /// How much is in use, in percent: of the server's connections or of this worker's output
-    /// buffers, whatever is scarcer. From 75 on deadlines are shorter, see `deadlines::tighten`.
+    /// buffers, whatever is scarcer: for handlers that want to do less then.
     std::uint32_t pressure() const noexcept;
     /// True if PROXY named the client (not for LOCAL and UNSPEC headers).
     bool proxied() const noexcept;
@@ -6726,7 +6731,10 @@ private:
     std::uint32_t tag_;            // of the gate
     std::uint32_t source_place_;   // in the table of sources: place + 1
     std::uint16_t reason_detail_;
-    close_kind reason_kind_;
+    close_kind reason_kind_ : 5;
+    bool own_lane_ : 1;            // in a place reserved for its lane
+    bool metered_ : 1;             // its meters were used
+    bool bounded_ : 1;             // its end was given a time: linger has no more than that
     output_queue::position output_;
     connection_state_kind state_ : 3;
     bool admitted_ : 1;            // by the gate, which is owed a `closed`
@@ -6737,10 +6745,10 @@ private:
     std::uint8_t listener_;
     std::uint8_t lane_;
     std::uint8_t origin_ : 2;
-    bool own_lane_ : 1;            // in a place reserved for its lane
-    bool metered_ : 1;             // its meters were used
-    std::uint8_t sent_in_ : 4;     // the last bits of the turn that last sent
+    bool answering_ : 1;           // in an exchange, and it is not the peer's turn
+    std::uint8_t sent_in_ : 5;     // the last bits of the turn that last sent
 };
+static_assert(static_cast<std::uint8_t>(close_kind::count_) <= 32, "five bits hold a reason");
 static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");
 
 namespace detail {
@@ -6936,6 +6944,8 @@ struct worker_core {
     void count_out(connection& c) noexcept;
     /// A place in its lane, unless that is being shed or all that it may have are taken.
     bool take_lane(connection& c, refusal_cause& why) noexcept;
+    /// A place that is reserved for no lane.
+    bool take_common(connection& c) noexcept;
     void leave_lane(connection& c) noexcept;
     /// In percent, of what is scarcest.
     std::uint32_t pressure() const noexcept;
@@ -7307,6 +7317,7 @@ NETIO_WRAPS inline std::uint64_t connection::exchange_due() const noexcept {
 }
 
 inline void connection::phase(netio::phase now) noexcept {
+    answering_ = now == netio::phase::answer;
     if (now == netio::phase::idle) {
         unset(in_exchange);
         exchange_due_ = 0;
@@ -7476,13 +7487,19 @@ inline bool worker_core::take_lane(connection& c, refusal_cause& why) noexcept {
         lane_places& own = shared->lanes[c.lane_];
         c.own_lane_ = reserve(own.open_count, own.reserved);
     }
-    if (!c.own_lane_ &&
-        !reserve(shared->common_open, shared->connections_max - shared->reserved_count)) {
+    if (c.own_lane_) {
+        c.in_lane_ = true;
+    } else if (!take_common(c)) {
         why = refusal_cause::lane_reserve;
         return false;
     }
-    c.in_lane_ = true;
     return true;
+}
+
+inline bool worker_core::take_common(connection& c) noexcept {
+    c.in_lane_ = shared->reserved_count != 0 &&
+                 reserve(shared->common_open, shared->connections_max - shared->reserved_count);
+    return c.in_lane_ || shared->reserved_count == 0;
 }
 
 inline void worker_core::leave_lane(connection& c) noexcept {
@@ -7511,7 +7528,8 @@ inline void worker_core::count_out(connection& c) noexcept {
         c.unset(connection::counted);
         shared->open_count.fetch_sub(1, detail::ordering::relaxed);
         if (c.listener_ != 255) {
-            shared->listeners[c.listener_].open_count.fetch_sub(1, detail::ordering::relaxed);
+            // Whoever takes the listener's place next sees that nobody reads its entry any more.
+            shared->listeners[c.listener_].open_count.fetch_sub(1, detail::ordering::release);
         }
     }
 }
@@ -18619,6 +18637,7 @@ struct worker_state {
     bool drain_late;
     bool stopping;
     bool sweeping;
+    bool sweep_again;                 // something changed for those who were looked at already
     bool spins;                       // something came from the last sleep, or since
 };
 
@@ -19179,7 +19198,7 @@ struct turn_bounds {
     static constexpr std::uint32_t swept_slots = 4096;
 };
 
-/// Of fewer connections or buffers one more or less says nothing about pressure.
+/// Of fewer connections one more or less says nothing about pressure.
 inline constexpr std::uint32_t tighten_from = 16;
 
 /// Less than this until something is due: a look at the clock is worth its price.
@@ -19509,7 +19528,7 @@ private:
             return less > least ? less : least;
         };
         if (c.output_.words != 0) {
-            next.consider(c.out_at_, tight(times.write_ms), deadline_kind::write);
+            next.consider(c.out_at_, times.write_ms, deadline_kind::write);
             if (times.rate_out != 0 && !c.has(flags::window_inline)) {
                 next.look(c.rates_out_ ? window_end(core_.facts_of(c).out, times)
                                        : c.out_at_ + times.rate_grace_ms);
@@ -19521,7 +19540,9 @@ private:
             }
         } else if (c.output_.words == 0) {  // while output waits, only its own deadline counts
             const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
-            if (c.has(flags::in_exchange) ||
+            if (c.answering_) {
+                // Neither of them has anything to wait for but the handler.
+            } else if (c.has(flags::in_exchange) ||
                 (c.window_end_ != c.window_begin_ && !c.has(flags::is_paused))) {
                 next.consider(last, tight(times.read_ms), deadline_kind::read);
                 if (times.rate_in != 0 && is_to_send(c)) {
@@ -19540,8 +19561,9 @@ private:
     // ---- rates
 
     /// A request is on its way in, and nothing but its peer keeps it from coming.
-    static bool is_to_send(const connection& c) noexcept {
-        return c.state_ == kind::open && c.output_.words == 0 &&
+    bool is_to_send(const connection& c) const noexcept {
+        return c.state_ == kind::open && c.output_.words == 0 && !c.answering_ &&
+               core_.pool.room(side::input) != 0 &&
                (c.has(flags::in_exchange) || c.window_end_ != c.window_begin_) &&
                !c.has(flags::is_parked | flags::is_paused | flags::blocked | flags::refused |
                       flags::waits_for_input | flags::window_inline | flags::peer_ended |
@@ -19894,7 +19916,8 @@ private:
         bool may = core_.count_in(c, why) && source_may(c, why);
         if (may) {
             said = ask_gate(c, false);
-            may = said.allowed() ? core_.take_lane(c, why) : !said.reply().empty();
+            may = said.allowed() ? core_.take_lane(c, why)
+                                 : !said.reply().empty() && core_.take_common(c);
             why = said.allowed() ? why : refusal_cause::gate;
         }
         if (may && !w_.backend.attach(e.handle, who_of(c))) {
@@ -20021,10 +20044,15 @@ private:
             begin_close(c, true);
             return;
         }
+        if (!c.in_lane_ && !core_.take_common(c)) {  // reserved places are not for refusals
+            begin_close(c, true);
+            return;
+        }
         if (++core_.refusals > core_.refusals_high) {
             core_.refusals_high = core_.refusals;
         }
         c.refusal_ = true;
+        c.bounded_ = true;
         c.state_ = kind::open;
         c.out_at_ = core_.now_up_ms;
         c.exchange_ends_in(refusal_linger_ms);
@@ -20216,7 +20244,11 @@ private:
             c.set(flags::is_proxied | flags::has_destination);
         }
         core_.opening = &header;
-        if (c.has(flags::is_proxied) && !core_.count_source(c)) {
+        if (in_lockdown() && !core_.shared->listeners[c.listener_].lockdown_exempt) {
+            turn_away(c, refusal_cause::lockdown);
+        } else if (detail::mood_of(w_.mood_seen).sheds(c.lane_)) {
+            turn_away(c, refusal_cause::shed);
+        } else if (c.has(flags::is_proxied) && !core_.count_source(c)) {
             turn_away(c, refusal_cause::source_cap);
         } else if (!c.has(flags::is_proxied) || readmitted(c)) {
             open_connection(c);
@@ -20596,8 +20628,8 @@ private:
     /// write to one connection in a turn goes out in few pieces: after the first, the next one is
     /// outstanding until the wait, and the rest gathers behind it.
     bool may_send_now(connection& c) noexcept {
-        const bool first = c.sent_in_ != core_.counts.turns % 16;
-        c.sent_in_ = core_.counts.turns % 16;
+        const bool first = c.sent_in_ != core_.counts.turns % 32;
+        c.sent_in_ = core_.counts.turns % 32;
         return (first || &c == core_.current) && !c.has(flags::refused);
     }
 
@@ -20644,6 +20676,9 @@ private:
         }
         c.state_ = kind::draining;
         c.in_at_ = core_.now_up_ms;
+        if (!c.bounded_) {
+            c.exchange_due_ = 0;  // the exchange is over
+        }
         if (core_.times_of(c).linger_ms == 0) {
             begin_close(c, false);
         }
@@ -20698,8 +20733,8 @@ private:
             c.because(close_kind::drained);
             c.set(flags::close_wanted | flags::end_wanted);
         } else if (detail::mood_of(w_.mood_seen).sheds(c.lane_)) {
-            c.because_reset(close_kind::shed);
-            begin_close(c, true);
+            c.because(close_kind::shed);  // in FIN: the answer may be on its way
+            c.set(flags::close_wanted | flags::end_wanted);
         }
         return c.state_ == kind::closing;
     }
@@ -20902,31 +20937,36 @@ private:
                        detail::mood_of(w_.mood_seen).state == control_state::shed;
     }
 
-    /// Settles every connection within the next turns: something has changed for all of them.
+    /// Settles every connection within the next turns: something has changed for all of them. Who
+    /// was looked at before that is looked at again, once the others were.
     void look_at_everybody() noexcept {
+        if (w_.sweeping) {
+            w_.sweep_again = true;
+            return;
+        }
         w_.sweeping = true;
         w_.sweep_at = 0;
     }
 
-    /// Deadlines get shorter as room gets scarce; those of idle ones, who sleep by the old ones,
-    /// are looked at once for each step.
+    /// Deadlines get shorter as places get scarce; idle ones, who sleep by the longer ones, are
+    /// looked at for each step. It goes down a little below where it went up, so that one
+    /// connection that comes and goes is no reason to look at all others.
     void note_pressure() noexcept {
         const detail::shared_state& shared = *core_.shared;
-        const auto level = [](std::uint64_t used, std::uint64_t all) -> std::uint32_t {
-            return all < tighten_from       ? 0
-                   : used * 10 >= all * 9 ? 2
-                   : used * 4 >= all * 3  ? 1
-                                          : 0;
-        };
-        const std::uint32_t quota = core_.pool.quota(side::output);
-        const std::uint32_t of_buffers = level(quota - core_.pool.room(side::output), quota);
-        std::uint32_t most = level(shared.open_count.load(detail::ordering::relaxed),
-                                   shared.connections_max);
-        most = of_buffers > most ? of_buffers : most;
-        if (most > core_.tightened && !w_.draining && !w_.stopping) {
+        const std::uint64_t all = shared.connections_max;
+        if (all < tighten_from) {
+            return;
+        }
+        const std::uint64_t used =
+            std::uint64_t{shared.open_count.load(detail::ordering::relaxed)} * 100;
+        const std::uint32_t now = core_.tightened;
+        const std::uint32_t level = used >= all * (now == 2 ? 85 : 90)   ? 2
+                                    : used >= all * (now >= 1 ? 70 : 75) ? 1
+                                                                         : 0;
+        core_.tightened = level;
+        if (level > now && !w_.draining && !w_.stopping) {
             look_at_everybody();
         }
-        core_.tightened = most;
     }
 
     /// What has not fired by now never will.
@@ -21020,6 +21060,10 @@ private:
             return;
         }
         w_.watches[listener].held = true;
+        if (from.worker != every_worker && from.worker != core_.worker_index) {
+            leave_listener(listener);  // another listener had come into its place meanwhile
+            return;
+        }
         const token who = token::of(listener, ++w_.watches[listener].generation);
         const os_status started = w_.backend.start_accept(from.handle, who);
         w_.watches[listener].accepting = static_cast<bool>(started);
@@ -21055,12 +21099,13 @@ private:
         detail::listener_entry& from = core_.shared->listeners[listener];
         watch.resting = false;
         stop_accept(listener);
-        watch.left_at = watch.generation;
+        if (from.removed.load() != 0) {
+            watch.left_at = watch.generation;  // of a released one late accepts are served
+        }
         if (watch.held) {
             watch.held = false;
             let_go(from);
         }
-        leave(from);
     }
 
     void begin_sweep() noexcept {
@@ -21072,6 +21117,7 @@ private:
             w_.next_resume_ms = wheel::never;
             for (std::uint32_t at = 0; at < listener_count(); ++at) {
                 leave_listener(at);
+                leave(core_.shared->listeners[at]);
             }
         }
     }
@@ -21087,12 +21133,15 @@ private:
             }
         }
         if (w_.sweep_at >= core_.slots.used_end()) {
-            w_.sweeping = false;
+            w_.sweeping = w_.sweep_again;
+            w_.sweep_again = false;
+            w_.sweep_at = 0;
         }
         settle_touched();
     }
 
     void sweep_all() noexcept {
+        w_.sweeping = true;
         w_.sweep_at = 0;
         do {
             sweep();
@@ -21163,6 +21212,7 @@ private:
         if (c.state_ == kind::open || c.state_ == kind::draining) {
             c.because(close_kind::handler_closed);
             c.set(flags::close_wanted | flags::end_wanted);
+            c.bounded_ = true;
             const std::uint32_t due = c.exchange_due_;
             const std::uint64_t due_ms = due == 0 ? wheel::never : c.exchange_due();
             c.exchange_ends_in(ms == 0 ? 1 : ms);
@@ -21481,12 +21531,12 @@ struct listener_id {
 };
 
 /// What became of the connections that a drain met: idle + finished + cut are those at its begin,
-/// and those that came to life in its first turn.
+/// and those that came to life during it (outgoing ones).
 struct drain_report {
     std::uint64_t open_at_begin = 0;
     std::uint64_t idle = 0;      ///< ended at once, or when they became idle
     std::uint64_t finished = 0;  ///< ended for a reason of their own
-    std::uint64_t cut = 0;       ///< reset at the deadline
+    std::uint64_t cut = 0;       ///< reset at the deadline, or by a stop before it
     std::uint64_t took_ms = 0;   ///< of the slowest worker
 };
 
@@ -21554,9 +21604,13 @@ public:
         }
     }
     /// How outgoing connections are made: their deadlines and socket options. Before the first run.
+    /// Rates whose window or grace is out of range are off.
     void outgoing(const connect_options& chosen) noexcept {
         if (shared_ != nullptr) {
             shared_->outgoing_times = chosen.times;
+            if (!rates_are_sane(chosen.times)) {
+                shared_->outgoing_times.rate_in = shared_->outgoing_times.rate_out = 0;
+            }
             shared_->outgoing_socket = chosen.socket;
         }
     }
@@ -21929,9 +21983,10 @@ public:
             };
             out.open_at_begin += w.open_at_drain;
             out.idle += by(close_kind::drained);
-            out.cut += by(close_kind::drain_deadline);
+            const std::uint64_t cut = by(close_kind::drain_deadline) + by(close_kind::shutdown);
+            out.cut += cut;
             out.finished += w.core.counts.closed - w.closed_before_drain -
-                            by(close_kind::drained) - by(close_kind::drain_deadline);
+                            by(close_kind::drained) - cut;
             out.took_ms = w.drain_took_ms > out.took_ms ? w.drain_took_ms : out.took_ms;
         }
         return out;
@@ -22122,8 +22177,8 @@ private:
         entry.file = made.file;
         entry.removed.store(0, detail::ordering::relaxed);
         entry.released.store(0, detail::ordering::relaxed);
-        entry.server_holds.store(1, detail::ordering::relaxed);
         entry.holds.store(1, detail::ordering::release);
+        entry.server_holds.store(1, detail::ordering::release);
         if (index == listener_total()) {
             shared_->listener_count.store(index + 1, detail::ordering::release);
         }
@@ -22205,6 +22260,9 @@ private:
         if (!apply_unix(wanted, is_unix)) {
             return false;
         }
+        if (!rates_are_sane(wanted.times)) {
+            return field_refused("rate_window_ms");
+        }
         if (wanted.source_connections_max != 0 && !count_sources(wanted)) {
             return false;
         }
@@ -22222,6 +22280,12 @@ private:
         entry.tcp6_with_ipv4 = wanted.tcp6_with_ipv4;
         entry.lockdown_exempt = wanted.lockdown_exempt;
         return true;
+    }
+
+    static constexpr bool rates_are_sane(const deadlines& times) noexcept {
+        constexpr std::uint32_t most = 1u << 30;
+        return times.rate_window_ms != 0 && times.rate_window_ms <= most &&
+               times.rate_grace_ms <= most;
     }
 
     /// The table of sources, and its key, come with the first listener that bounds them.

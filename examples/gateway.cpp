@@ -233,6 +233,7 @@ int serve(const choice& chosen, bool proxy_in, bool proxy_out) noexcept {
     times.read_ms = quiet_ms;
     times.idle_ms = chosen.idle_ms;
     times.write_ms = chosen.write_ms;
+    times.rate_in = 0;  // what goes through is not ours to judge: a person may be typing
     server.outgoing({.times = times});
     char address[netio::endpoint_text_max];
     netio::listen_options where;

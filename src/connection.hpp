@@ -39,8 +39,9 @@ enum class deadline_kind : std::uint8_t {
     connect
 };
 
-/// What the handler says of a connection: between requests, or inside one.
-enum class phase : std::uint8_t { idle, exchange };
+/// What the handler says of a connection: between requests; inside one; or inside one that came
+/// whole and whose answer is being made.
+enum class phase : std::uint8_t { idle, exchange, answer };
 
 /// Where a connection is in its life. free → preface → open → draining → closing → free.
 enum class connection_state_kind : std::uint8_t {
@@ -246,8 +247,9 @@ public:
     /// now (at most 24 days); 0 takes it back.
     void deadline(std::uint32_t ms) noexcept;
 
-    /// exchange: the read deadline applies, and the listener's exchange deadline from now on; idle:
-    /// the idle deadline. A connection with unconsumed input counts as inside an exchange.
+    /// exchange: the read deadline and the minimum rate apply, and the listener's exchange deadline
+    /// from now on; answer: of these the exchange deadline alone, for it is not the peer's turn;
+    /// idle: the idle deadline. Unconsumed input counts as exchange, unless `answer` was said.
     void phase(netio::phase now) noexcept;
 
     /// Waits for a post: no input, no idle or read deadline, until `on_post` came or `ms`
@@ -303,7 +305,7 @@ public:
     std::uint8_t lane() const noexcept { return lane_; }
     std::uint32_t tag() const noexcept { return tag_; }
     /// How much is in use, in percent: of the server's connections or of this worker's output
-    /// buffers, whatever is scarcer. From 75 on deadlines are shorter, see `deadlines::tighten`.
+    /// buffers, whatever is scarcer: for handlers that want to do less then.
     std::uint32_t pressure() const noexcept;
     /// True if PROXY named the client (not for LOCAL and UNSPEC headers).
     bool proxied() const noexcept;
@@ -442,7 +444,10 @@ private:
     std::uint32_t tag_;            // of the gate
     std::uint32_t source_place_;   // in the table of sources: place + 1
     std::uint16_t reason_detail_;
-    close_kind reason_kind_;
+    close_kind reason_kind_ : 5;
+    bool own_lane_ : 1;            // in a place reserved for its lane
+    bool metered_ : 1;             // its meters were used
+    bool bounded_ : 1;             // its end was given a time: linger has no more than that
     output_queue::position output_;
     connection_state_kind state_ : 3;
     bool admitted_ : 1;            // by the gate, which is owed a `closed`
@@ -453,10 +458,10 @@ private:
     std::uint8_t listener_;
     std::uint8_t lane_;
     std::uint8_t origin_ : 2;
-    bool own_lane_ : 1;            // in a place reserved for its lane
-    bool metered_ : 1;             // its meters were used
-    std::uint8_t sent_in_ : 4;     // the last bits of the turn that last sent
+    bool answering_ : 1;           // in an exchange, and it is not the peer's turn
+    std::uint8_t sent_in_ : 5;     // the last bits of the turn that last sent
 };
+static_assert(static_cast<std::uint8_t>(close_kind::count_) <= 32, "five bits hold a reason");
 static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");
 
 namespace detail {
@@ -652,6 +657,8 @@ struct worker_core {
     void count_out(connection& c) noexcept;
     /// A place in its lane, unless that is being shed or all that it may have are taken.
     bool take_lane(connection& c, refusal_cause& why) noexcept;
+    /// A place that is reserved for no lane.
+    bool take_common(connection& c) noexcept;
     void leave_lane(connection& c) noexcept;
     /// In percent, of what is scarcest.
     std::uint32_t pressure() const noexcept;
@@ -1023,6 +1030,7 @@ NETIO_WRAPS inline std::uint64_t connection::exchange_due() const noexcept {
 }
 
 inline void connection::phase(netio::phase now) noexcept {
+    answering_ = now == netio::phase::answer;
     if (now == netio::phase::idle) {
         unset(in_exchange);
         exchange_due_ = 0;
@@ -1192,13 +1200,19 @@ inline bool worker_core::take_lane(connection& c, refusal_cause& why) noexcept {
         lane_places& own = shared->lanes[c.lane_];
         c.own_lane_ = reserve(own.open_count, own.reserved);
     }
-    if (!c.own_lane_ &&
-        !reserve(shared->common_open, shared->connections_max - shared->reserved_count)) {
+    if (c.own_lane_) {
+        c.in_lane_ = true;
+    } else if (!take_common(c)) {
         why = refusal_cause::lane_reserve;
         return false;
     }
-    c.in_lane_ = true;
     return true;
+}
+
+inline bool worker_core::take_common(connection& c) noexcept {
+    c.in_lane_ = shared->reserved_count != 0 &&
+                 reserve(shared->common_open, shared->connections_max - shared->reserved_count);
+    return c.in_lane_ || shared->reserved_count == 0;
 }
 
 inline void worker_core::leave_lane(connection& c) noexcept {
@@ -1227,7 +1241,8 @@ inline void worker_core::count_out(connection& c) noexcept {
         c.unset(connection::counted);
         shared->open_count.fetch_sub(1, detail::ordering::relaxed);
         if (c.listener_ != 255) {
-            shared->listeners[c.listener_].open_count.fetch_sub(1, detail::ordering::relaxed);
+            // Whoever takes the listener's place next sees that nobody reads its entry any more.
+            shared->listeners[c.listener_].open_count.fetch_sub(1, detail::ordering::release);
         }
     }
 }

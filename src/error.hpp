@@ -364,6 +364,7 @@ constexpr bool resets(close_kind kind) noexcept {
     case close_kind::connect_failed:
     case close_kind::handler_closed:
     case close_kind::drained:
+    case close_kind::shed:
         return false;
     default:
         return true;

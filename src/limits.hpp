@@ -52,7 +52,7 @@ struct limits {
     std::uint32_t datagram_sends_max = 64;
     /// Blocks of trusted proxies, all listeners together.
     std::uint32_t trusted_networks_max = 64;
-    /// Sources (`listen_options::source_connections_max`) that are counted apart, 8 to 20 bytes
+    /// Sources (`listen_options::source_connections_max`) that are counted apart, 16 to 32 bytes
     /// each; further ones share one count. As many as connections where there can't be more.
     /// 0: none, listeners can't bound their sources.
     std::uint32_t sources_max = 0xFFFFFFFF;

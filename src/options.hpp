@@ -26,17 +26,19 @@ struct deadlines {
     std::uint32_t linger_ms = 2'000;     ///< after the FIN: reading and discarding
     std::uint32_t connect_ms = 10'000;   ///< outgoing, until established
 
-    /// Bytes a second, at least, while a request is on its way in, and while output waits for its
-    /// peer to take it; 0: no bound. See `rate_grace_ms`.
+    /// Bytes a second, at least, while a request is on its way in (phase::exchange, or unconsumed
+    /// bytes), and while output waits for its peer to take it; 0: no bound. See `rate_grace_ms`.
     std::uint32_t rate_in = 256;
     std::uint32_t rate_out = 256;
     /// Judged is a stretch of so long, again and again while it lasts without a break: the peer
     /// moved something, but less than the rate. One that moves nothing is read_ms's or write_ms's.
+    /// 1 to 2^30.
     std::uint32_t rate_window_ms = 10'000;
     /// Nothing is judged in the first so many milliseconds of it; they are not in the first window.
     std::uint32_t rate_grace_ms = 5'000;
-    /// While `connection::pressure` is 75 or more, idle, read and write deadlines are half as long,
-    /// from 90 on a quarter. Fewer than 16 connections, or buffers, are no measure and don't count.
+    /// While 75 percent of the server's connections are open, idle and read deadlines are half as
+    /// long, from 90 percent on a quarter, until it is 70 and 85 again. Not where
+    /// limits::connections_max is less than 16: there one more or less says nothing.
     bool tighten = true;
 };
 

@@ -18,7 +18,7 @@ struct turn_bounds {
     static constexpr std::uint32_t swept_slots = 4096;
 };
 
-/// Of fewer connections or buffers one more or less says nothing about pressure.
+/// Of fewer connections one more or less says nothing about pressure.
 inline constexpr std::uint32_t tighten_from = 16;
 
 /// Less than this until something is due: a look at the clock is worth its price.
@@ -348,7 +348,7 @@ private:
             return less > least ? less : least;
         };
         if (c.output_.words != 0) {
-            next.consider(c.out_at_, tight(times.write_ms), deadline_kind::write);
+            next.consider(c.out_at_, times.write_ms, deadline_kind::write);
             if (times.rate_out != 0 && !c.has(flags::window_inline)) {
                 next.look(c.rates_out_ ? window_end(core_.facts_of(c).out, times)
                                        : c.out_at_ + times.rate_grace_ms);
@@ -360,7 +360,9 @@ private:
             }
         } else if (c.output_.words == 0) {  // while output waits, only its own deadline counts
             const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
-            if (c.has(flags::in_exchange) ||
+            if (c.answering_) {
+                // Neither of them has anything to wait for but the handler.
+            } else if (c.has(flags::in_exchange) ||
                 (c.window_end_ != c.window_begin_ && !c.has(flags::is_paused))) {
                 next.consider(last, tight(times.read_ms), deadline_kind::read);
                 if (times.rate_in != 0 && is_to_send(c)) {
@@ -379,8 +381,9 @@ private:
     // ---- rates
 
     /// A request is on its way in, and nothing but its peer keeps it from coming.
-    static bool is_to_send(const connection& c) noexcept {
-        return c.state_ == kind::open && c.output_.words == 0 &&
+    bool is_to_send(const connection& c) const noexcept {
+        return c.state_ == kind::open && c.output_.words == 0 && !c.answering_ &&
+               core_.pool.room(side::input) != 0 &&
                (c.has(flags::in_exchange) || c.window_end_ != c.window_begin_) &&
                !c.has(flags::is_parked | flags::is_paused | flags::blocked | flags::refused |
                       flags::waits_for_input | flags::window_inline | flags::peer_ended |
@@ -733,7 +736,8 @@ private:
         bool may = core_.count_in(c, why) && source_may(c, why);
         if (may) {
             said = ask_gate(c, false);
-            may = said.allowed() ? core_.take_lane(c, why) : !said.reply().empty();
+            may = said.allowed() ? core_.take_lane(c, why)
+                                 : !said.reply().empty() && core_.take_common(c);
             why = said.allowed() ? why : refusal_cause::gate;
         }
         if (may && !w_.backend.attach(e.handle, who_of(c))) {
@@ -860,10 +864,15 @@ private:
             begin_close(c, true);
             return;
         }
+        if (!c.in_lane_ && !core_.take_common(c)) {  // reserved places are not for refusals
+            begin_close(c, true);
+            return;
+        }
         if (++core_.refusals > core_.refusals_high) {
             core_.refusals_high = core_.refusals;
         }
         c.refusal_ = true;
+        c.bounded_ = true;
         c.state_ = kind::open;
         c.out_at_ = core_.now_up_ms;
         c.exchange_ends_in(refusal_linger_ms);
@@ -1055,7 +1064,11 @@ private:
             c.set(flags::is_proxied | flags::has_destination);
         }
         core_.opening = &header;
-        if (c.has(flags::is_proxied) && !core_.count_source(c)) {
+        if (in_lockdown() && !core_.shared->listeners[c.listener_].lockdown_exempt) {
+            turn_away(c, refusal_cause::lockdown);
+        } else if (detail::mood_of(w_.mood_seen).sheds(c.lane_)) {
+            turn_away(c, refusal_cause::shed);
+        } else if (c.has(flags::is_proxied) && !core_.count_source(c)) {
             turn_away(c, refusal_cause::source_cap);
         } else if (!c.has(flags::is_proxied) || readmitted(c)) {
             open_connection(c);
@@ -1435,8 +1448,8 @@ private:
     /// write to one connection in a turn goes out in few pieces: after the first, the next one is
     /// outstanding until the wait, and the rest gathers behind it.
     bool may_send_now(connection& c) noexcept {
-        const bool first = c.sent_in_ != core_.counts.turns % 16;
-        c.sent_in_ = core_.counts.turns % 16;
+        const bool first = c.sent_in_ != core_.counts.turns % 32;
+        c.sent_in_ = core_.counts.turns % 32;
         return (first || &c == core_.current) && !c.has(flags::refused);
     }
 
@@ -1483,6 +1496,9 @@ private:
         }
         c.state_ = kind::draining;
         c.in_at_ = core_.now_up_ms;
+        if (!c.bounded_) {
+            c.exchange_due_ = 0;  // the exchange is over
+        }
         if (core_.times_of(c).linger_ms == 0) {
             begin_close(c, false);
         }
@@ -1537,8 +1553,8 @@ private:
             c.because(close_kind::drained);
             c.set(flags::close_wanted | flags::end_wanted);
         } else if (detail::mood_of(w_.mood_seen).sheds(c.lane_)) {
-            c.because_reset(close_kind::shed);
-            begin_close(c, true);
+            c.because(close_kind::shed);  // in FIN: the answer may be on its way
+            c.set(flags::close_wanted | flags::end_wanted);
         }
         return c.state_ == kind::closing;
     }
@@ -1741,31 +1757,36 @@ private:
                        detail::mood_of(w_.mood_seen).state == control_state::shed;
     }
 
-    /// Settles every connection within the next turns: something has changed for all of them.
+    /// Settles every connection within the next turns: something has changed for all of them. Who
+    /// was looked at before that is looked at again, once the others were.
     void look_at_everybody() noexcept {
+        if (w_.sweeping) {
+            w_.sweep_again = true;
+            return;
+        }
         w_.sweeping = true;
         w_.sweep_at = 0;
     }
 
-    /// Deadlines get shorter as room gets scarce; those of idle ones, who sleep by the old ones,
-    /// are looked at once for each step.
+    /// Deadlines get shorter as places get scarce; idle ones, who sleep by the longer ones, are
+    /// looked at for each step. It goes down a little below where it went up, so that one
+    /// connection that comes and goes is no reason to look at all others.
     void note_pressure() noexcept {
         const detail::shared_state& shared = *core_.shared;
-        const auto level = [](std::uint64_t used, std::uint64_t all) -> std::uint32_t {
-            return all < tighten_from       ? 0
-                   : used * 10 >= all * 9 ? 2
-                   : used * 4 >= all * 3  ? 1
-                                          : 0;
-        };
-        const std::uint32_t quota = core_.pool.quota(side::output);
-        const std::uint32_t of_buffers = level(quota - core_.pool.room(side::output), quota);
-        std::uint32_t most = level(shared.open_count.load(detail::ordering::relaxed),
-                                   shared.connections_max);
-        most = of_buffers > most ? of_buffers : most;
-        if (most > core_.tightened && !w_.draining && !w_.stopping) {
+        const std::uint64_t all = shared.connections_max;
+        if (all < tighten_from) {
+            return;
+        }
+        const std::uint64_t used =
+            std::uint64_t{shared.open_count.load(detail::ordering::relaxed)} * 100;
+        const std::uint32_t now = core_.tightened;
+        const std::uint32_t level = used >= all * (now == 2 ? 85 : 90)   ? 2
+                                    : used >= all * (now >= 1 ? 70 : 75) ? 1
+                                                                         : 0;
+        core_.tightened = level;
+        if (level > now && !w_.draining && !w_.stopping) {
             look_at_everybody();
         }
-        core_.tightened = most;
     }
 
     /// What has not fired by now never will.
@@ -1859,6 +1880,10 @@ private:
             return;
         }
         w_.watches[listener].held = true;
+        if (from.worker != every_worker && from.worker != core_.worker_index) {
+            leave_listener(listener);  // another listener had come into its place meanwhile
+            return;
+        }
         const token who = token::of(listener, ++w_.watches[listener].generation);
         const os_status started = w_.backend.start_accept(from.handle, who);
         w_.watches[listener].accepting = static_cast<bool>(started);
@@ -1894,12 +1919,13 @@ private:
         detail::listener_entry& from = core_.shared->listeners[listener];
         watch.resting = false;
         stop_accept(listener);
-        watch.left_at = watch.generation;
+        if (from.removed.load() != 0) {
+            watch.left_at = watch.generation;  // of a released one late accepts are served
+        }
         if (watch.held) {
             watch.held = false;
             let_go(from);
         }
-        leave(from);
     }
 
     void begin_sweep() noexcept {
@@ -1911,6 +1937,7 @@ private:
             w_.next_resume_ms = wheel::never;
             for (std::uint32_t at = 0; at < listener_count(); ++at) {
                 leave_listener(at);
+                leave(core_.shared->listeners[at]);
             }
         }
     }
@@ -1926,12 +1953,15 @@ private:
             }
         }
         if (w_.sweep_at >= core_.slots.used_end()) {
-            w_.sweeping = false;
+            w_.sweeping = w_.sweep_again;
+            w_.sweep_again = false;
+            w_.sweep_at = 0;
         }
         settle_touched();
     }
 
     void sweep_all() noexcept {
+        w_.sweeping = true;
         w_.sweep_at = 0;
         do {
             sweep();
@@ -2002,6 +2032,7 @@ private:
         if (c.state_ == kind::open || c.state_ == kind::draining) {
             c.because(close_kind::handler_closed);
             c.set(flags::close_wanted | flags::end_wanted);
+            c.bounded_ = true;
             const std::uint32_t due = c.exchange_due_;
             const std::uint64_t due_ms = due == 0 ? wheel::never : c.exchange_due();
             c.exchange_ends_in(ms == 0 ? 1 : ms);

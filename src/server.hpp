@@ -40,12 +40,12 @@ struct listener_id {
 };
 
 /// What became of the connections that a drain met: idle + finished + cut are those at its begin,
-/// and those that came to life in its first turn.
+/// and those that came to life during it (outgoing ones).
 struct drain_report {
     std::uint64_t open_at_begin = 0;
     std::uint64_t idle = 0;      ///< ended at once, or when they became idle
     std::uint64_t finished = 0;  ///< ended for a reason of their own
-    std::uint64_t cut = 0;       ///< reset at the deadline
+    std::uint64_t cut = 0;       ///< reset at the deadline, or by a stop before it
     std::uint64_t took_ms = 0;   ///< of the slowest worker
 };
 
@@ -113,9 +113,13 @@ public:
         }
     }
     /// How outgoing connections are made: their deadlines and socket options. Before the first run.
+    /// Rates whose window or grace is out of range are off.
     void outgoing(const connect_options& chosen) noexcept {
         if (shared_ != nullptr) {
             shared_->outgoing_times = chosen.times;
+            if (!rates_are_sane(chosen.times)) {
+                shared_->outgoing_times.rate_in = shared_->outgoing_times.rate_out = 0;
+            }
             shared_->outgoing_socket = chosen.socket;
         }
     }
@@ -488,9 +492,10 @@ public:
             };
             out.open_at_begin += w.open_at_drain;
             out.idle += by(close_kind::drained);
-            out.cut += by(close_kind::drain_deadline);
+            const std::uint64_t cut = by(close_kind::drain_deadline) + by(close_kind::shutdown);
+            out.cut += cut;
             out.finished += w.core.counts.closed - w.closed_before_drain -
-                            by(close_kind::drained) - by(close_kind::drain_deadline);
+                            by(close_kind::drained) - cut;
             out.took_ms = w.drain_took_ms > out.took_ms ? w.drain_took_ms : out.took_ms;
         }
         return out;
@@ -681,8 +686,8 @@ private:
         entry.file = made.file;
         entry.removed.store(0, detail::ordering::relaxed);
         entry.released.store(0, detail::ordering::relaxed);
-        entry.server_holds.store(1, detail::ordering::relaxed);
         entry.holds.store(1, detail::ordering::release);
+        entry.server_holds.store(1, detail::ordering::release);
         if (index == listener_total()) {
             shared_->listener_count.store(index + 1, detail::ordering::release);
         }
@@ -764,6 +769,9 @@ private:
         if (!apply_unix(wanted, is_unix)) {
             return false;
         }
+        if (!rates_are_sane(wanted.times)) {
+            return field_refused("rate_window_ms");
+        }
         if (wanted.source_connections_max != 0 && !count_sources(wanted)) {
             return false;
         }
@@ -781,6 +789,12 @@ private:
         entry.tcp6_with_ipv4 = wanted.tcp6_with_ipv4;
         entry.lockdown_exempt = wanted.lockdown_exempt;
         return true;
+    }
+
+    static constexpr bool rates_are_sane(const deadlines& times) noexcept {
+        constexpr std::uint32_t most = 1u << 30;
+        return times.rate_window_ms != 0 && times.rate_window_ms <= most &&
+               times.rate_grace_ms <= most;
     }
 
     /// The table of sources, and its key, come with the first listener that bounds them.

@@ -93,11 +93,11 @@ public:
     static constexpr std::uint32_t line_places = 8;
     static constexpr std::uint32_t connections_max = (1u << 24) - 1;  // of one source
 
-    /// So many words for so many connections: a power of two, twice as many at least, so that with
-    /// each connection from a source of its own practically none is without a place.
+    /// So many words for so many connections (fewer than 2^30): a power of two, twice as many at
+    /// least, so that with each connection from a source of its own none is without a place (of 200
+    /// full tables of up to 65,536 each, none had one).
     static constexpr std::uint32_t words_for(std::uint32_t connections) noexcept {
-        return connections <= line_places ? 2 * line_places
-                                          : std::bit_ceil(connections + connections / 4);
+        return connections <= line_places ? 2 * line_places : std::bit_ceil(2 * connections);
     }
 
     /// `words` are `count` (as of `words_for`) 8-byte words, all zero, best at the begin of a line

@@ -87,6 +87,7 @@ struct worker_state {
     bool drain_late;
     bool stopping;
     bool sweeping;
+    bool sweep_again;                 // something changed for those who were looked at already
     bool spins;                       // something came from the last sleep, or since
 };
 

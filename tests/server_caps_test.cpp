@@ -423,7 +423,67 @@ TEST_CASE("rates: they can be turned off, and windows and graces be others") {
     });
 }
 
+TEST_CASE("rates: in phase::answer a ping now and then is no slow request, and nothing idles") {
+    on_both_kernels([](bool proactor) {
+        for (const bool answers : {true, false}) {
+            caps_world w(proactor);
+            w.handler.data = [&](netio::connection& c, netio::bytes in) {
+                c.phase(answers ? netio::phase::answer : netio::phase::exchange);
+                return in.size();
+            };
+            w.listen();
+            sim_peer peer = w.connect();
+            for (int second = 0; second < 200 && !peer.was_reset(); second += 4) {
+                peer.send("ping");
+                w.pass(4000);
+            }
+            CHECK(peer.was_reset() == !answers);
+            if (answers) {
+                w.pass(100'000);  // silence, too: it is the handler's turn
+                CHECK_FALSE(peer.was_reset());
+            }
+        }
+    });
+}
+
+TEST_CASE("rates: windows of nothing and of for ever are refused") {
+    caps_world w(false);
+    for (const std::uint32_t window : {0u, (1u << 30) + 1}) {
+        CHECK(w.server->listen({.times = {.rate_window_ms = window}}) ==
+              netio::error::option_invalid);
+        CHECK(w.server->failure().subject == std::string_view("rate_window_ms"));
+    }
+    CHECK(w.server->listen({.times = {.rate_grace_ms = 0xFFFFFFFF}}) ==
+          netio::error::option_invalid);
+    w.listen({.times = {.rate_window_ms = 1u << 30, .rate_grace_ms = 1u << 30}});
+}
+
 // ---- pressure
+
+TEST_CASE("pressure: a connection that comes and goes at the bound makes nobody look again") {
+    netio::limits sizes = netio_test::small_limits;
+    sizes.connections_max = 100;
+    caps_world w(false, sizes);
+    w.listen({.times = {.idle_ms = 0}});
+    std::vector<sim_peer> peers;
+    while (peers.size() < 74) {
+        peers.push_back(w.connect());
+    }
+    const auto turns_of = [&] {
+        const std::uint64_t before = w.server->stats().counts.turns;
+        w.net.connect(w.port).close();
+        w.pass(10);
+        return w.server->stats().counts.turns - before;
+    };
+    turns_of();  // 75 and 74 again
+    w.pass(100);
+    CHECK(w.server->wait_ms() == -1);
+    w.net.connect(w.port).close();
+    w.server->run_once(0);
+    w.server->run_once(0);
+    w.pump();
+    CHECK(w.server->wait_ms() == -1);  // nobody is to be looked at
+}
 
 TEST_CASE("pressure: deadlines are halved from 75 percent on, quartered from 90 on") {
     on_both_kernels([](bool proactor) {

@@ -150,9 +150,12 @@ TEST_CASE("shed: a lane and those above it are refused, and end where they are i
         w.pump();
         CHECK(w.server->control(control_state::shed, 3) == netio::error::none);
         w.pump();
-        CHECK_FALSE(important.was_reset());
-        CHECK(idle.was_reset());
-        CHECK_FALSE(working.was_reset());
+        CHECK_FALSE(important.finished());
+        CHECK(idle.finished());
+        CHECK_FALSE(idle.was_reset());
+        CHECK_FALSE(working.finished());
+        idle.close();
+        w.pump();
         CHECK(closed_by(w, close_kind::shed) == 1);
         CHECK(w.connect(in_lane(3)).was_reset());
         CHECK(w.connect(in_lane(99)).was_reset());
@@ -161,13 +164,15 @@ TEST_CASE("shed: a lane and those above it are refused, and end where they are i
         busy = false;
         working.send("more");  // its exchange ends
         w.pump();
-        CHECK(working.was_reset());
+        CHECK(working.finished());
+        working.close();
+        w.pump();
         CHECK(closed_by(w, close_kind::shed) == 2);
         CHECK(w.server->control(control_state::normal) == netio::error::none);
         w.pump();
         sim_peer again = w.connect(in_lane(9));
-        CHECK_FALSE(again.was_reset());
         w.pass(2000);
+        CHECK_FALSE(again.finished());
         CHECK_FALSE(again.was_reset());
     });
 }
@@ -179,8 +184,8 @@ TEST_CASE("shed: from lane 0 on everybody, and dialled connections by their lane
         w.listen();
         sim_peer idle = w.connect(in_lane(0));
         CHECK(w.server->control(control_state::shed, 0) == netio::error::none);
-        w.pump();
-        CHECK(idle.was_reset());
+        w.pass(2100);  // it does not close, so linger ends it
+        CHECK(idle.finished());
         CHECK(w.server->connect(netio::ipv4(198, 51, 100, 1, 80), 1).why == netio::error::full);
         CHECK(w.server->stats().open == 0);
     });
@@ -612,4 +617,142 @@ TEST_CASE("drain: the report adds up") {
         CHECK(report.took_ms >= 300);
         CHECK(report.took_ms < 340);
     });
+}
+
+TEST_CASE("shed: an answer that was just given to the kernel arrives") {
+    on_both_kernels([](bool proactor) {
+        plain_world w(proactor);
+        w.handler.data = [&](netio::connection& c, netio::bytes in) {
+            w.server->control(control_state::shed, 0);
+            c.write(std::string(900, 'x'));
+            return in.size();
+        };
+        w.listen();
+        sim_peer peer = w.connect();
+        peer.send("question");
+        w.pump();
+        CHECK(peer.take_text().size() == 900);
+        CHECK(peer.finished());
+        CHECK_FALSE(peer.was_reset());
+    });
+}
+
+TEST_CASE("lockdown, shed: who waits in the preface meanwhile is not let in by its header") {
+    on_both_kernels([](bool proactor) {
+        for (const control_state state : {control_state::lockdown, control_state::shed}) {
+            for (const std::string_view header :
+                 {std::string_view("PROXY TCP4 203.0.113.9 192.0.2.1 5000 80\r\n"),
+                  std::string_view("PROXY UNKNOWN\r\n")}) {
+                plain_world w(proactor);
+                w.listen({.proxy = netio::proxy_mode::required});
+                sim_peer peer = w.connect();
+                w.server->control(state, 0);
+                w.pump();
+                peer.send(header);
+                w.pump();
+                CHECK(peer.was_reset());
+                CHECK(w.handler.opened == 0);
+                CHECK(refused_by(w, state == control_state::shed ? refusal_cause::shed
+                                                                 : refusal_cause::lockdown) == 1);
+                w.listen({.lockdown_exempt = true, .proxy = netio::proxy_mode::required});
+                sim_peer exempt = w.connect();
+                exempt.send(header);
+                w.pump();
+                CHECK(exempt.was_reset() == (state == control_state::shed));
+            }
+        }
+    });
+}
+
+TEST_CASE("lanes: refusals that are answered take no reserved place") {
+    struct picky {
+        netio::verdict admit(const netio::connection& c) noexcept {
+            return c.source().port == 1 ? netio::verdict::allow(1)
+                                        : netio::verdict::refuse(1, "no");
+        }
+    };
+    on_both_kernels([](bool proactor) {
+        netio_test::server_world<scripted, picky> w(proactor);  // 16 connections
+        CHECK(w.server->reserve_lane(1, 8) == netio::error::none);
+        w.listen();
+        std::vector<sim_peer> refused;
+        for (std::uint16_t each = 0; each < 16; ++each) {
+            refused.push_back(w.connect(netio::ipv4(198, 51, 100, 7, 2000 + each)));
+        }
+        std::uint32_t answered = 0;
+        for (sim_peer& each : refused) {
+            answered += each.take_text() == "no" ? 1 : 0;
+        }
+        CHECK(answered == 8);
+        CHECK(w.server->stats().open == 8);
+        CHECK_FALSE(w.connect(netio::ipv4(198, 51, 100, 7, 1)).was_reset());
+        CHECK(w.handler.opened == 1);
+        w.pass(1100);
+        CHECK(w.server->stats().open == 1);
+    });
+}
+
+TEST_CASE("close: an exchange deadline does not cut the linger of an answer that is out") {
+    on_both_kernels([](bool proactor) {
+        plain_world w(proactor);
+        w.handler.data = [](netio::connection& c, netio::bytes in) {
+            c.deadline(100);
+            c.write("answer");
+            c.close();
+            return in.size();
+        };
+        w.listen();
+        sim_peer peer = w.connect();
+        peer.send("x");
+        w.pass(1500);
+        CHECK(peer.take_text() == "answer");
+        CHECK_FALSE(peer.was_reset());
+        CHECK(w.server->stats().open == 1);
+        w.pass(600);  // linger is 2 s
+        CHECK(w.server->stats().open == 0);
+        CHECK(w.handler.reasons.at(0).kind == close_kind::handler_closed);
+    });
+}
+
+TEST_CASE("the server's end reaches every connection of many") {
+    netio::limits sizes = netio_test::small_limits;
+    sizes.connections_max = 4200;  // more than a turn's sweep
+    plain_world w(false, sizes);
+    w.listen({.times = {.idle_ms = 0}});
+    std::vector<sim_peer> peers;
+    for (int each = 0; each < 4200; ++each) {
+        peers.push_back(w.net.connect(w.port));
+        w.server->run_once(0);
+    }
+    w.pump(2000);
+    CHECK(w.server->stats().open == 4200);
+    w.server.reset();
+    CHECK(w.handler.closed == 4200);
+    CHECK(w.net.descriptors_open() == 3);
+    w.memory.~fresh_memory();
+    ::new (&w.memory) netio_test::fresh_memory(netio::bytes_needed<netio_test::simulator>(sizes));
+    w.events.all.clear();
+    w.server = std::make_unique<plain_world::server_type>(
+        netio::storage_view{w.memory.all(), sizes}, w.handler, w.events);  // for the world's end
+}
+
+TEST_CASE("drain: what a stop cuts in the midst of it is in the report") {
+    plain_world w(false);
+    w.handler.data = [](netio::connection& c, netio::bytes in) {
+        c.phase(netio::phase::exchange);
+        return in.size();
+    };
+    w.listen();
+    sim_peer busy = w.connect();
+    busy.send("x");
+    w.pump();
+    w.server->drain(10'000);
+    w.pump();
+    w.server->stop();
+    while (w.server->run_once(1)) {
+    }
+    CHECK(busy.was_reset());
+    CHECK(w.server->drained().open_at_begin == 1);
+    CHECK(w.server->drained().cut == 1);
+    CHECK(w.server->drained().finished == 0);
 }
