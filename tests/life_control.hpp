@@ -443,9 +443,12 @@ inline void life::check_counts(const life_service& service) noexcept {
     const auto told = [&](server_event_kind kind) noexcept {
         return counts_.told[static_cast<std::size_t>(kind)];
     };
+    std::uint64_t untold = 0;
     for (std::size_t at = 0; at < counts_.causes.size(); ++at) {
-        check(counts.refused_by[at] == counts_.causes[at], "refusals by cause");
+        check(counts.refused_by[at] >= counts_.causes[at], "refusals by cause");
+        untold += counts.refused_by[at] - counts_.causes[at];
     }
+    check(untold == held_refusals_, "refusals that were told as a number");
     for (std::size_t at = 0; at < counts_.reasons.size(); ++at) {
         const bool refused = static_cast<close_kind>(at) == close_kind::refused;
         check(counts.closed_by[at] + (refused ? told(server_event_kind::refused) : 0) ==

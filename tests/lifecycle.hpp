@@ -351,6 +351,8 @@ private:
     std::uint8_t mood_lane_ = 0;
     std::uint64_t shed_ns_[lanes_used] = {};  // the last turn that found the lane shed
     std::uint64_t stale_wishes_ = 0;
+    std::array<life_counts::table<server_event_kind>, 8> told_by_{};  // by worker, since a burst
+    std::uint64_t held_refusals_ = 0;  // told as a number
     std::vector<std::pair<std::uint32_t, std::uint32_t>> sources_;  // address, connections
     std::vector<connection_id> wishes_;
     std::vector<life_promise> promises_;
@@ -1234,7 +1236,15 @@ inline void life::check_early(const life_record& r, deadline_kind which) noexcep
 
 inline void life::on_event(const server_event& told) noexcept {
     life_counts::count(counts_.told, told.kind);
+    ++told_by_[told.worker][static_cast<std::size_t>(told.kind)];
     switch (told.kind) {
+    case server_event_kind::coalesced: {
+        std::uint64_t& before = told_by_[told.worker][static_cast<std::size_t>(told.of)];
+        check(told.count != 0 && before >= burst_events_max, "held back before enough were told");
+        before = 0;
+        held_refusals_ += told.of == server_event_kind::refused ? told.count : 0;
+        break;
+    }
     case server_event_kind::accepted:
         accepted_told(told);
         break;
