@@ -2888,8 +2888,8 @@ public:
     static constexpr std::uint32_t connections_max = (1u << 24) - 1;  // of one source
 
     /// So many words for so many connections (fewer than 2^30): a power of two, twice as many at
-    /// least, so that with each connection from a source of its own none is without a place but by
-    /// an accident of one in thousands of full tables.
+    /// least, so that with each connection from a source of its own none is without a place (of 200
+    /// full tables of up to 65,536 each, none had one).
     static constexpr std::uint32_t words_for(std::uint32_t connections) noexcept {
         return connections <= line_places ? 2 * line_places : std::bit_ceil(2 * connections);
     }
@@ -20035,16 +20035,14 @@ private:
 
     /// A last word, then FIN, and a second for the peer to read it; or RST.
     void end_with(connection& c, bytes reply) noexcept {
-        if (reply.empty() || reply.size() > refusal_bytes_max) {
+        // Reserved places are not for refusals: each that is answered has a common one.
+        if (reply.empty() || (!c.in_lane_ && !core_.take_common(c)) ||
+            reply.size() > refusal_bytes_max) {
             begin_close(c, true);
             return;
         }
         if (core_.refusals >= core_.refusals_max) {
             ++core_.refusals_refused;
-            begin_close(c, true);
-            return;
-        }
-        if (!c.in_lane_ && !core_.take_common(c)) {  // reserved places are not for refusals
             begin_close(c, true);
             return;
         }

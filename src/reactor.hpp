@@ -855,16 +855,14 @@ private:
 
     /// A last word, then FIN, and a second for the peer to read it; or RST.
     void end_with(connection& c, bytes reply) noexcept {
-        if (reply.empty() || reply.size() > refusal_bytes_max) {
+        // Reserved places are not for refusals: each that is answered has a common one.
+        if (reply.empty() || (!c.in_lane_ && !core_.take_common(c)) ||
+            reply.size() > refusal_bytes_max) {
             begin_close(c, true);
             return;
         }
         if (core_.refusals >= core_.refusals_max) {
             ++core_.refusals_refused;
-            begin_close(c, true);
-            return;
-        }
-        if (!c.in_lane_ && !core_.take_common(c)) {  // reserved places are not for refusals
             begin_close(c, true);
             return;
         }

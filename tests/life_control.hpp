@@ -72,6 +72,11 @@ inline verdict life::choose_verdict(const connection& c, life_entry& e) noexcept
     if (c.origin() == origin::accepted) {
         life_counts::count(counts_.acts, life_act::refused_with_answer);
         e.answered = true;
+        if (reserved_sum_ != 0) {
+            refusing_ = e.code;  // for want of a common place there is no answer
+            e.place = life_entry::place_kind::refused;
+            ++refused_places_;
+        }
         if (reply.size() <= refusal_bytes_max) {
             life_link& link = links_[link_of(sim_network::index_of(c.native_handle()))];
             link.down.push(from, reply.size());
@@ -85,6 +90,7 @@ inline verdict life::gate_admit(const connection& c) noexcept {
     life_entry& e = entry_of(c.id());
     check(!e.in, "a slot is used again before the gate heard of the end");
     check(c.lane() == 0 && c.tag() == 0 && c.bytes_in() == 0, "admitted before anything happens");
+    leave_lane(e);  // of one that was refused and never told
     e = {};
     e.id = c.id();
     const verdict said = choose_verdict(c, e);
@@ -185,7 +191,11 @@ inline void life::gate_closed(const connection& c, close_reason reason) noexcept
     const bool of_lane = reason.kind == close_kind::refused &&
                          (reason.cause() == refusal_cause::shed ||
                           reason.cause() == refusal_cause::lane_reserve);
-    check(!of_lane || e.expects == reason.cause(), "refused though its lane has a place");
+    const bool named_too_late = reason.cause() == refusal_cause::shed && r != nullptr &&
+                                was_shed(e.lane, r->begun_ns);
+    const bool none_found = reason.cause() == refusal_cause::lane_reserve && e.may_find_none;
+    check(!of_lane || e.expects == reason.cause() || named_too_late || none_found,
+          "refused though its lane has a place");
     check(r != nullptr || of_lane || e.expects == refusal_cause::count_,
           "let in though its lane has no place");
     leave_lane(e);
@@ -214,6 +224,9 @@ inline void life::enter_lane(life_entry& e) noexcept {
             ++own_open_[e.lane];
             e.place = life_entry::place_kind::own;
         } else if (common_open_ < sizes.connections_max - reserved_sum_) {
+            // Those who are refused with an answer may have common places, too.
+            e.may_find_none =
+                common_open_ + refused_places_ >= sizes.connections_max - reserved_sum_;
             ++common_open_;
             e.place = life_entry::place_kind::common;
         } else {
@@ -226,6 +239,8 @@ inline void life::leave_lane(life_entry& e) noexcept {
         --own_open_[e.lane];
     } else if (e.place == life_entry::place_kind::common) {
         --common_open_;
+    } else if (e.place == life_entry::place_kind::refused) {
+        --refused_places_;
     }
     e.place = life_entry::place_kind::none;
 }
@@ -349,8 +364,20 @@ inline void life::check_refused(const life_record& r, close_reason reason) noexc
         check(gated && e.refused && e.code == reason.code(), "refused by the gate, with its code");
         break;
     case refusal_cause::lane_reserve:
+        check(gated && e.asked_again && (e.expects == reason.cause() || e.may_find_none),
+              "refused by its lane");
+        break;
     case refusal_cause::shed:
-        check(gated && e.asked_again && e.expects == reason.cause(), "refused by its lane");
+        check((gated && e.asked_again && e.expects == reason.cause()) ||
+                  was_shed(lane_of(r.id), r.begun_ns),
+              "refused by its lane");
+        break;
+    case refusal_cause::lockdown:
+        check(places_[r.listener].how.proxy == proxy_mode::required &&
+                  !places_[r.listener].how.lockdown_exempt,
+              "refused by a lockdown when PROXY named it");
+        check(mood_ == control_state::lockdown || lockdown_ns_ >= r.begun_ns,
+              "refused by a lockdown that was over");
         break;
     case refusal_cause::source_cap:
         check(places_[r.listener].how.source_connections_max != 0, "refused by a cap that is none");
@@ -370,7 +397,7 @@ inline void life::check_ended_idle(const life_record& r, const server_event& tol
     if (shed) {
         const std::uint8_t lane = lane_of(r.id);
         check(r.opened, "shed before it was served");
-        check(sheds(lane) || shed_ns_[lane] >= r.begun_ns, "shed though its lane is not");
+        check(was_shed(lane, r.begun_ns), "shed though its lane is not");
     }
     if ((shed || told.reason.kind == close_kind::drained) && r.opened) {
         check(!r.in_exchange && !r.parked && !r.paused, "a busy one ends as if it were idle");
@@ -433,6 +460,7 @@ inline void life::check_drain_counts(const server_event& told) noexcept {
     } else if (told.kind == server_event_kind::closed && drain_seen_[told.worker]) {
         (told.reason.kind == close_kind::drained          ? drain_due_.idle
          : told.reason.kind == close_kind::drain_deadline ? drain_due_.cut
+         : told.reason.kind == close_kind::shutdown       ? drain_due_.cut
                                                           : drain_due_.finished) += 1;
     }
 }
@@ -489,16 +517,14 @@ inline bool life::passed(const life_record& r, std::uint64_t from_ns, std::uint3
 
 /// How scarce room is as this turn begins: the rule of deadlines::tighten.
 inline void life::note_level(std::uint32_t worker) noexcept {
-    const auto level = [](std::uint64_t used, std::uint64_t all) -> std::uint32_t {
-        return all < 16 ? 0 : used * 100 >= all * 90 ? 2 : used * 100 >= all * 75 ? 1 : 0;
-    };
-    std::uint32_t most = level(open_records_, sizes.connections_max);
-    const std::uint32_t quota = share(sizes.output_buffers_max, sizes.workers_max);
-    if (quota >= 16) {  // of several workers the sum is known, which is more than each has
-        const std::uint32_t used = service_->stats().pools[2].in_use;
-        most = std::max(most, level(std::min(used, quota), quota));
-    }
-    for (std::uint32_t at = 1; at <= most; ++at) {
+    const std::uint64_t all = sizes.connections_max;
+    const std::uint64_t used = std::uint64_t{service_->stats().open} * 100;
+    std::uint32_t& now = level_[worker];  // it falls a little later than it rose
+    now = all < 16                                 ? 0
+          : used >= all * (now == 2 ? 85u : 90u)   ? 2
+          : used >= all * (now >= 1 ? 70u : 75u)   ? 1
+                                                   : 0;
+    for (std::uint32_t at = 1; at <= now; ++at) {
         level_ns_[worker][at] = forever_ns;  // until the turn is over: now
     }
 }
@@ -518,6 +544,7 @@ inline void life::after_turn(std::uint32_t worker, std::uint64_t begun_ns) noexc
     for (std::uint8_t lane = 0; lane < lanes_used; ++lane) {
         shed_ns_[lane] = sheds(lane) ? net.now_ns() : shed_ns_[lane];
     }
+    lockdown_ns_ = mood_ == control_state::lockdown ? net.now_ns() : lockdown_ns_;
     std::erase_if(wishes_, [&](connection_id id) {
         if (worker_of(id) != worker) {
             return false;
@@ -525,8 +552,9 @@ inline void life::after_turn(std::uint32_t worker, std::uint64_t begun_ns) noexc
         life_record* r = record_of(id);
         if (r != nullptr && !r->closed_told) {  // it took effect in this turn
             r->cut = r->cut || r->wish == kill_kind::kill;
+            const bool may_linger = r->close_called;  // by which the exchange was over
             r->close_called = r->end_called = true;
-            if (r->opened && r->exchange_ms != 0) {
+            if (r->opened && r->exchange_ms != 0 && !may_linger) {
                 promises_.push_back({id, r->exchange_ns + r->exchange_ms * ms_ns, 0, 0,
                                      "a close by id grants time beyond a deadline"});
             }

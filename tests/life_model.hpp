@@ -262,7 +262,7 @@ struct life_stretch {
 
 /// What the gate of a life said of whoever is in a slot, and where that is counted.
 struct life_entry {
-    enum class place_kind : std::uint8_t { none, own, common };
+    enum class place_kind : std::uint8_t { none, own, common, refused };
     connection_id id{};
     bool in = false;           // and `closed` is owed
     bool refused = false;
@@ -270,6 +270,7 @@ struct life_entry {
     bool asked_again = false;
     std::uint8_t lane = 0;
     place_kind place = place_kind::none;
+    bool may_find_none = false;  // a common place: refusals may have them
     refusal_cause expects = refusal_cause::count_;  // it can't come in for this
     std::uint32_t tag = 0;
     std::uint8_t code = 0;

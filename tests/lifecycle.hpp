@@ -229,6 +229,9 @@ private:
     bool sheds(std::uint8_t lane) const noexcept {
         return mood_ == control_state::shed && lane >= mood_lane_;
     }
+    bool was_shed(std::uint8_t lane, std::uint64_t since_ns) const noexcept {
+        return sheds(lane) || shed_ns_[lane] >= since_ns;
+    }
     void count_source(life_record& r, const endpoint& from) noexcept;
     void release_source(life_record& r) noexcept;
     std::uint32_t& source_count(std::uint32_t address) noexcept;
@@ -346,9 +349,11 @@ private:
     std::uint32_t reserved_sum_ = 0;
     std::uint32_t own_open_[8] = {};
     std::uint32_t common_open_ = 0;
+    std::uint32_t refused_places_ = 0;  // at most so many more, of those refused with an answer
     bool door_shut_ = false;
     control_state mood_ = control_state::normal;
     std::uint8_t mood_lane_ = 0;
+    std::uint64_t lockdown_ns_ = 0;           // the last turn in a lockdown
     std::uint64_t shed_ns_[lanes_used] = {};  // the last turn that found the lane shed
     std::uint64_t stale_wishes_ = 0;
     std::array<life_counts::table<server_event_kind>, 8> told_by_{};  // by worker, since a burst
@@ -356,6 +361,7 @@ private:
     std::vector<std::pair<std::uint32_t, std::uint32_t>> sources_;  // address, connections
     std::vector<connection_id> wishes_;
     std::vector<life_promise> promises_;
+    std::array<std::uint32_t, 8> level_{};  // by worker: how scarce places are
     std::array<std::array<std::uint64_t, 3>, 8> level_ns_{};  // by worker: it was at least so high
     std::array<bool, 8> drain_seen_{};
     drain_report drain_due_{};
@@ -1217,7 +1223,7 @@ inline void life::check_early(const life_record& r, deadline_kind which) noexcep
     case deadline_kind::read:
         return tight(r.in_ns, r.times->read_ms);
     case deadline_kind::write:
-        return tight(r.out_ns, r.times->write_ms);
+        return since(r.out_ns, r.times->write_ms);
     case deadline_kind::exchange:
         if (net.now_ns() >= r.wish_due_ns) {  // closed by id, within so long
             return;
@@ -1317,6 +1323,9 @@ inline void life::closed_told(const server_event& told) noexcept {
     r.told_reason = told.reason;
     --open_records_;
     release_source(r);
+    if (gated && entry_of(r.id).id == r.id && !entry_of(r.id).in) {
+        leave_lane(entry_of(r.id));  // refused with an answer: nobody else hears of its end
+    }
     check_drain_counts(told);
     life_counts::count(counts_.reasons, told.reason.kind);
     if (told.reason.kind == close_kind::refused) {
