@@ -8,8 +8,8 @@
 //   lifecycle flood   what a quiet connection waits beside one that floods
 // with --rounds N (9) and --samples N (1000; of a variant in a round). The variants of a round run
 // one after the other, in an order that is rotated every round. Prints lines of
-// `round TAB variant TAB metric TAB value`, in nanoseconds unless the metric says otherwise, and
-// ends by itself. Loopback only. How it is measured, and why so: bench/README.md.
+// `round TAB variant TAB metric TAB value` (latency, time and CPU in nanoseconds) and ends by
+// itself. Loopback only. How it is measured, and why so: bench/README.md.
 #include "netio.hpp"
 
 #include <algorithm>
@@ -536,7 +536,7 @@ void wake_spinning(Target& target, const settings& chosen, std::uint32_t round,
         slept = watch.wait_asleep_again(slept);
     }
     say_latency(round, name, samples);
-    say(round, name, "share of bursts in which it slept",
+    say(round, name, "bursts in which it slept",
         static_cast<double>(bursts_with_sleep) / bursts);
 }
 
@@ -674,7 +674,7 @@ void kill_awake(Target& target, const settings& chosen, std::uint32_t round, con
         }
     }
     say_latency(round, name, samples);
-    say(round, name, "share in which it slept", static_cast<double>(slept_count) / chosen.samples);
+    say(round, name, "samples in which it slept", static_cast<double>(slept_count) / chosen.samples);
 }
 
 void measure_kill(const settings& chosen) {
@@ -1030,7 +1030,7 @@ void quiet_beside(bool floods, const settings& chosen, std::uint32_t round, cons
     say_latency(round, name, client.samples);
     if (floods) {
         const double swallowed = static_cast<double>(service.handler.swallowed.load());
-        say(round, name, "flood, MB/s", swallowed * 1e3 / static_cast<double>(took));
+        say(round, name, "flood", swallowed * 1e3 / static_cast<double>(took));
         say(round, name, "sends that met a full socket", static_cast<double>(refused));
     }
     ::close(quiet);
