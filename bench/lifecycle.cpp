@@ -6,6 +6,7 @@
 //   lifecycle kill    from server::kill to the reset at the peer, worker asleep or awake
 //   lifecycle drain   1,000, 5,000 and 10,000 idle connections
 //   lifecycle flood   what a quiet connection waits beside one that floods
+//   lifecycle pool    a round trip over the blocking backend, where netio has one
 // with --rounds N (9) and --samples N (1000; of a variant in a round). The variants of a round run
 // one after the other, in an order that is rotated every round. Prints lines of
 // `round TAB variant TAB metric TAB value` (latency, time and CPU in nanoseconds) and ends by
@@ -629,8 +630,8 @@ std::uint64_t time_of_reset(Target& target, int peer) {
     spin_for([&] { return ::poll(&watched, 1, 0) == 1; }, "a reset did not come");
     const std::uint64_t seen = now_ns();
     char byte;
-    if ((watched.revents & (POLLHUP | POLLERR)) == 0 || ::recv(peer, &byte, 1, MSG_DONTWAIT) != -1 ||
-        errno != ECONNRESET) {
+    const ssize_t count = ::recv(peer, &byte, 1, MSG_DONTWAIT);
+    if ((watched.revents & (POLLHUP | POLLERR)) == 0 || count != -1 || errno != ECONNRESET) {
         die("the end was no reset");
     }
     ::close(peer);
@@ -674,7 +675,8 @@ void kill_awake(Target& target, const settings& chosen, std::uint32_t round, con
         }
     }
     say_latency(round, name, samples);
-    say(round, name, "samples in which it slept", static_cast<double>(slept_count) / chosen.samples);
+    say(round, name, "samples in which it slept",
+        static_cast<double>(slept_count) / chosen.samples);
 }
 
 void measure_kill(const settings& chosen) {
@@ -1050,8 +1052,152 @@ void measure_flood(const settings& chosen) {
     run_rounds(chosen, variants);
 }
 
+// ---- pool
+
+#if __has_include("platform/blocking.hpp")
+
+struct pool_echo {
+    void on_connection(netio::stream& peer) noexcept {
+        std::byte some[4096];
+        for (;;) {
+            const netio::transfer got = peer.recv(some);
+            if (!got || !peer.send_all(netio::bytes(some, got.count))) {
+                return;
+            }
+        }
+    }
+};
+
+/// One thread of a pool, on the first CPU.
+class netio_pool {
+public:
+    netio_pool() {
+        if (pool_.listen({.address = "127.0.0.1"}) != netio::error::none) {
+            netio::report("lifecycle", pool_);
+            std::exit(1);
+        }
+        thread_ = std::thread([this] {
+            pin(first_cpu);
+            number_.store(thread_number());
+            pool_.run();
+        });
+        spin_for([this] { return number_.load() != 0; }, "a thread did not start");
+    }
+    ~netio_pool() {
+        pool_.stop();
+        thread_.join();
+    }
+    netio_pool(const netio_pool&) = delete;
+    netio_pool& operator=(const netio_pool&) = delete;
+    int number() const { return number_.load(); }
+    std::uint16_t port() { return pool_.local(netio::listener_id{}).port; }
+
+private:
+    static constexpr netio::limits sizes{.connections_max = 1, .workers_max = 1};
+    mapped_memory memory_{netio::bytes_needed<netio::default_blocking_backend>(sizes)};
+    pool_echo handler_;
+    netio::blocking_pool<pool_echo> pool_{netio::storage_view{memory_.all(), sizes}, handler_};
+    std::atomic<int> number_{0};
+    std::thread thread_;
+};
+
+/// A thread that receives and sends, and does nothing else.
+class bare_calls {
+public:
+    bare_calls() {
+        thread_ = std::thread([this] { run(); });
+        spin_for([this] { return number_.load() != 0; }, "a thread did not start");
+    }
+    ~bare_calls() { thread_.join(); }  // the client has closed
+    bare_calls(const bare_calls&) = delete;
+    bare_calls& operator=(const bare_calls&) = delete;
+    int number() const { return number_.load(); }
+    std::uint16_t port() const { return listener_.port; }
+
+private:
+    void run() {
+        pin(first_cpu);
+        number_.store(thread_number());
+        const int served = must(::accept4(listener_.descriptor, nullptr, nullptr, SOCK_CLOEXEC),
+                                "accept");
+        const int yes = 1;
+        must(::setsockopt(served, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes)), "TCP_NODELAY");
+        char some[4096];
+        for (ssize_t count; (count = ::recv(served, some, sizeof(some), 0)) > 0;) {
+            if (::send(served, some, static_cast<std::size_t>(count), MSG_NOSIGNAL) != count) {
+                die("send of the bare echo");
+            }
+        }
+        ::close(served);
+    }
+
+    bare_listener listener_;
+    std::atomic<int> number_{0};
+    std::thread thread_;
+};
+
+/// From when 64 bytes were meant to be sent until they are back.
+std::uint64_t time_of_echo(int peer, std::uint64_t number) {
+    char sent[64] = {};
+    char got[64];
+    std::size_t have = 0;
+    std::memcpy(sent, &number, sizeof(number));
+    const std::uint64_t when = soon();
+    spin_until(when);
+    if (::send(peer, sent, sizeof(sent), MSG_NOSIGNAL) != sizeof(sent)) {
+        die("send to the echo");
+    }
+    spin_for([&] {
+        const ssize_t count = ::recv(peer, got + have, sizeof(got) - have, MSG_DONTWAIT);
+        if (count == 0 || (count < 0 && errno != EAGAIN)) {
+            die("recv of the echo");
+        }
+        have += count < 0 ? 0 : static_cast<std::size_t>(count);
+        return have == sizeof(got);
+    }, "an echo did not come");
+    const std::uint64_t back = now_ns();
+    if (std::memcmp(sent, got, sizeof(got)) != 0) {
+        die("an echo was not what was sent");
+    }
+    return back - when;
+}
+
+template <class Target>
+void echo_asleep(const settings& chosen, std::uint32_t round, const char* name) {
+    Target target;
+    const int peer = connect_to(target.port());
+    const thread_watch watch(target.number());
+    std::vector<std::uint64_t> samples;
+    std::uint64_t slept = watch.wait_settled();
+    for (std::uint32_t at = 0; at < warm_up + chosen.samples; ++at) {
+        slept = watch.wait_undisturbed(slept);
+        const std::uint64_t took = time_of_echo(peer, at);
+        if (at >= warm_up) {
+            samples.push_back(took);
+        }
+        slept = watch.wait_asleep_again(slept);
+    }
+    ::close(peer);
+    say_latency(round, name, samples);
+}
+
+void measure_pool(const settings& chosen) {
+    run_rounds(chosen, {{"bare recv and send", [&](const char* name, std::uint32_t round) {
+                             echo_asleep<bare_calls>(chosen, round, name);
+                         }},
+                        {"netio blocking", [&](const char* name, std::uint32_t round) {
+                             echo_asleep<netio_pool>(chosen, round, name);
+                         }}});
+}
+
+#else
+
+void measure_pool(const settings&) { die("netio has no blocking backend here"); }
+
+#endif
+
 [[noreturn]] void usage() {
-    std::fputs("lifecycle wake|kill|drain|flood [--rounds N] [--samples N]\n", stderr);
+    std::fputs("lifecycle wake|kill|drain|flood|pool [--rounds N] [--samples N]\n", stderr);
     std::exit(2);
 }
 
@@ -1086,6 +1232,7 @@ int main(int count, char** words) {
                                        : what == "kill"  ? measure_kill
                                        : what == "drain" ? measure_drain
                                        : what == "flood" ? measure_flood
+                                       : what == "pool"  ? measure_pool
                                                          : nullptr;
     if (measure == nullptr) {
         usage();

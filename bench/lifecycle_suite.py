@@ -33,8 +33,8 @@ def base_of(what, name):
     return "bare recv and send"
 
 
-# What the program is told, the rows' title, rounds and samples of a variant in a round, the same
-# of --quick, and the seconds after which it is ended.
+# What the program is told, the rows' title, rounds and samples of a variant in a round, and the
+# same of --quick.
 MEASURED = [
     ("wake", "B-10 post to wake", (15, 1000), (2, 100)),
     ("kill", "B-11 kill to reset", (15, 1000), (2, 100)),
@@ -89,6 +89,18 @@ def end_with_this_script():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
+def more_rows(what, title, values, command):
+    """By how much a variant is above its floor in each round, where that is what is asked for."""
+    rows = []
+    for name, own in values["p50"].items():
+        floor = base_of(what, name)
+        if floor in values["p50"]:
+            more = [value - other for value, other in zip(own, values["p50"][floor])]
+            rows.append(make_row("lifecycle", f"{title}, p50 more than {floor}: {name}", "us", more,
+                                 command))
+    return rows
+
+
 def measured(chosen, program, part):
     what, title, full, quick = part
     if what in ABSENT and not os.path.exists(ABSENT[what]):
@@ -111,7 +123,11 @@ def measured(chosen, program, part):
     values = values_of(done.stdout)
     shown = f"lifecycle {' '.join(command[1:])}"
     rows = rows_of(what, title, values, shown)
-    return rows + (linear_rows(title, values, shown) if what == "drain" else [])
+    if what == "drain":
+        rows += linear_rows(title, values, shown)
+    if what == "pool":
+        rows += more_rows(what, title, values, shown)
+    return rows
 
 
 def instructions(program, gate, rounds):

@@ -22,6 +22,7 @@ KEYS = {"suite", "row", "unit", "median", "min", "max", "base", "ratio", "ratio_
         "command", "stdev", "rounds", "ratio_stdev"}
 WAKE, KILL = "B-10 post to wake", "B-11 kill to reset"
 DRAIN, QUIET = "B-12 drain of idle connections", "quiet connection"
+POOL = "echo 64 B x 1 on a pool"
 
 
 def wanted_rows():
@@ -37,6 +38,10 @@ def wanted_rows():
         rows[f"{KILL}, {part}: netio epoll, asleep"] = "close + wake"
         rows[f"{QUIET}, {part}: netio epoll, alone"] = None
         rows[f"{QUIET}, {part}: netio epoll, beside a flood"] = "netio epoll, alone"
+    if (ROOT / "platform/blocking.hpp").exists():
+        rows[f"{POOL}, p50: bare recv and send"] = None
+        rows[f"{POOL}, p50: netio blocking"] = "bare recv and send"
+        rows[f"{POOL}, p50 more than bare recv and send: netio blocking"] = None
     rows[f"{WAKE}, bursts in which it slept: netio epoll, spins 50 us"] = None
     rows[f"{KILL}, samples in which it slept: netio epoll, awake"] = None
     rows[f"{QUIET}, flood: netio epoll, beside a flood"] = None
@@ -75,11 +80,15 @@ def check_suite(folder):
     tap.check("a row stands beside its floor, a floor beside none", not strange, strange[:5])
     tap.check("a row has what bench/README.md says",
               all(set(row) == KEYS and row["suite"] == "lifecycle" for row in rows.values()))
-    times = [row for row in rows.values() if row["unit"].startswith(("us", "ns"))]
+    times = [row for row in rows.values()
+             if row["unit"].startswith(("us", "ns")) and " more than " not in row["row"]]
     tap.check("nothing took no time", times and all(row["min"] > 0 for row in times),
               [row["row"] for row in times if row["min"] <= 0])
     flood = rows.get(f"{QUIET}, flood: netio epoll, beside a flood", {"min": 0})
     tap.check("the flood flooded", flood["min"] > 0, flood)
+    unsaid = [part for part, needs in lifecycle_suite.ABSENT.items() if not (ROOT / needs).exists()
+              and needs not in "".join(report.get("skipped", []))]
+    tap.check("what can't be measured yet is named", not unsaid, unsaid)
     more = rows.get("B-7 write, more than allow_all: an atomic addition")
     tap.check("an atomic addition costs an instruction at least", not more or more["min"] >= 1,
               more)
@@ -88,7 +97,8 @@ def check_suite(folder):
         tap.skip("rows of the table of sources", "no Google Benchmark here")
     else:
         tap.check("the table of sources stands beside two additions",
-                  rows.get(source, {}).get("base") == "source_acquire_release_floor", list(rows)[:5])
+                  rows.get(source, {}).get("base") == "source_acquire_release_floor",
+                  list(rows)[:5])
 
 
 def check_only(folder):
