@@ -6,7 +6,7 @@
 //   lifecycle kill    from server::kill to the reset at the peer, worker asleep or awake
 //   lifecycle drain   1,000, 5,000 and 10,000 idle connections
 //   lifecycle flood   what a quiet connection waits beside one that floods
-//   lifecycle pool    a round trip over the blocking backend, where netio has one
+//   lifecycle pool    a round trip on a blocking pool, its thread asleep in its receive
 // with --rounds N (9) and --samples N (1000; of a variant in a round). The variants of a round run
 // one after the other, in an order that is rotated every round. Prints lines of
 // `round TAB variant TAB metric TAB value` (latency, time and CPU in nanoseconds) and ends by
@@ -1054,8 +1054,6 @@ void measure_flood(const settings& chosen) {
 
 // ---- pool
 
-#if __has_include("platform/blocking.hpp")
-
 struct pool_echo {
     void on_connection(netio::stream& peer) noexcept {
         std::byte some[4096];
@@ -1189,12 +1187,6 @@ void measure_pool(const settings& chosen) {
                              echo_asleep<netio_pool>(chosen, round, name);
                          }}});
 }
-
-#else
-
-void measure_pool(const settings&) { die("netio has no blocking backend here"); }
-
-#endif
 
 [[noreturn]] void usage() {
     std::fputs("lifecycle wake|kill|drain|flood|pool [--rounds N] [--samples N]\n", stderr);

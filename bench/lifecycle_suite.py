@@ -4,7 +4,6 @@ The rounds are bench/lifecycle.cpp's, which runs its variants in rotated order; 
 become rows. The two that are no rounds are a micro benchmark and instructions under callgrind.
 """
 import ctypes
-import os
 import re
 import shutil
 import signal
@@ -46,7 +45,6 @@ UNITS = {"p50": "us", "p99": "us", "time": "us", "CPU": "us CPU", "flood": "MB/s
          "sends that met a full socket": "sends", "bursts in which it slept": "share",
          "samples in which it slept": "share"}
 MOST_SECONDS = 600
-ABSENT = {"pool": "platform/blocking.hpp"}  # what a part needs that may not be there yet
 
 
 def values_of(text):
@@ -103,9 +101,6 @@ def more_rows(what, title, values, command):
 
 def measured(chosen, program, part):
     what, title, full, quick = part
-    if what in ABSENT and not os.path.exists(ABSENT[what]):
-        skipped(title, f"{ABSENT[what]} is not there yet")
-        return []
     rounds, samples = quick if chosen.quick else full
     rounds = rounds if chosen.quick else chosen.rounds or rounds
     command = [program, what, "--rounds", str(rounds), "--samples", str(samples)]
