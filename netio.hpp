@@ -3032,8 +3032,10 @@ private:
     word* words_ = nullptr;
     std::uint32_t count_ = 0;
     std::uint64_t key_[2] = {};
-    Atomic<std::uint64_t> shared_{0};
-    Atomic<std::uint64_t> refused_{0};
+    // Zero by themselves. With an initialiser here g++ 12 leaves out the constructor it calls where
+    // this is a member's member: an undefined reference.
+    Atomic<std::uint64_t> shared_;
+    Atomic<std::uint64_t> refused_;
 };
 
 using source_table = basic_source_table<detail::atomic>;

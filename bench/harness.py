@@ -248,6 +248,44 @@ def show(rows):
         say(line)
 
 
+# --- Google Benchmark -----------------------------------------------------------------------------
+
+def micro_values(results):
+    """Per benchmark the values of its repetitions, ns an item where it counts items."""
+    scale = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+    values = {}
+    order = ("family_index", "per_family_instance_index")  # as declared, not as interleaved
+    for one in sorted(results["benchmarks"], key=lambda one: [one.get(key, 0) for key in order]):
+        if one.get("run_type") == "aggregate" or one.get("error_occurred"):
+            continue
+        if one.get("items_per_second"):
+            value = 1e9 / one["items_per_second"]
+        else:
+            value = one["cpu_time"] * scale[one["time_unit"]]
+        values.setdefault(one["run_name"], []).append(value)
+    return values
+
+
+def micro_rows(part, program, quick, suite="micro"):
+    command = ["taskset", "-c", str(SERVER_CPU), program, "--benchmark_format=json",
+               f"--benchmark_repetitions={3 if quick else 9}",
+               "--benchmark_enable_random_interleaving=true",
+               f"--benchmark_min_time={0.01 if quick else 0.1}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        failed(f"{program}: {done.stderr.strip()[-300:]}")
+        return []
+    values = micro_values(json.loads(done.stdout))
+    rows = []
+    for name, own in values.items():
+        stem, slash, arguments = name.partition("/")
+        base = f"{stem}_floor{slash}{arguments}"
+        base = base if base in values else f"{stem}_floor" if f"{stem}_floor" in values else None
+        rows.append(make_row(suite, f"{part} {name}", "ns", own, shlex.join(command[3:]), base,
+                             values.get(base)))
+    return rows
+
+
 # --- what the kernel counts ---------------------------------------------------------------------
 
 def all_traced(process_id):
