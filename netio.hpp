@@ -2613,10 +2613,10 @@ private:
     // Three lines of the cache: read by all, written by the writers, written by the owner.
     alignas(64) cell* cells_ = nullptr;
     std::size_t mask_ = 0;
-    alignas(64) Atomic<std::size_t> tail_{0};
-    Atomic<std::size_t> refused_{0};
-    alignas(64) Atomic<std::size_t> head_{0};
-    Atomic<std::uint32_t> high_water_{0};
+    alignas(64) Atomic<std::size_t> tail_;
+    Atomic<std::size_t> refused_;
+    alignas(64) Atomic<std::size_t> head_;
+    Atomic<std::uint32_t> high_water_;
 };
 
 using post_queue = basic_post_queue<detail::atomic>;
@@ -2789,8 +2789,8 @@ private:
     word* leaves_ = nullptr;
     word* tops_ = nullptr;
     std::uint32_t slots_ = 0;
-    Atomic<std::uint32_t> news_{0};
-    Atomic<std::uint64_t> stale_{0};
+    Atomic<std::uint32_t> news_;
+    Atomic<std::uint64_t> stale_;
 };
 
 using kill_marks = basic_kill_marks<detail::atomic>;
@@ -9967,7 +9967,7 @@ private:
     static constexpr std::uint32_t woken_bit = 2;
     static constexpr std::uint32_t writer = 4;
 
-    Atomic<std::uint32_t> word_{0};
+    Atomic<std::uint32_t> word_;
 };
 
 using wake_word = basic_wake_word<atomic>;

@@ -127,7 +127,7 @@ private:
     static constexpr std::uint32_t woken_bit = 2;
     static constexpr std::uint32_t writer = 4;
 
-    Atomic<std::uint32_t> word_{0};
+    Atomic<std::uint32_t> word_;
 };
 
 using wake_word = basic_wake_word<atomic>;

@@ -167,8 +167,8 @@ private:
     word* leaves_ = nullptr;
     word* tops_ = nullptr;
     std::uint32_t slots_ = 0;
-    Atomic<std::uint32_t> news_{0};
-    Atomic<std::uint64_t> stale_{0};
+    Atomic<std::uint32_t> news_;
+    Atomic<std::uint64_t> stale_;
 };
 
 using kill_marks = basic_kill_marks<detail::atomic>;

@@ -118,10 +118,10 @@ private:
     // Three lines of the cache: read by all, written by the writers, written by the owner.
     alignas(64) cell* cells_ = nullptr;
     std::size_t mask_ = 0;
-    alignas(64) Atomic<std::size_t> tail_{0};
-    Atomic<std::size_t> refused_{0};
-    alignas(64) Atomic<std::size_t> head_{0};
-    Atomic<std::uint32_t> high_water_{0};
+    alignas(64) Atomic<std::size_t> tail_;
+    Atomic<std::size_t> refused_;
+    alignas(64) Atomic<std::size_t> head_;
+    Atomic<std::uint32_t> high_water_;
 };
 
 using post_queue = basic_post_queue<detail::atomic>;
