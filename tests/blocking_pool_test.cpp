@@ -494,8 +494,8 @@ TEST_CASE("blocking pool: a drain ends who waits for a request, and lets a messa
         client_socket client(w.at);
         client.send(inside ? "half" : "");
         bool finished = false;
+        int waits = 0;
         w.handler.serve = [&](stream& s) {
-            int waits = 0;
             pool_backend::before_wait = [&] {
                 ++waits;
                 if (waits == 2) {

@@ -9,6 +9,7 @@
 #if NETIO_HAS_EPOLL
 
 #include <arpa/inet.h>
+#include <atomic>
 #include <poll.h>
 #include <memory>
 #include <signal.h>
@@ -375,7 +376,11 @@ TEST_CASE("epoll sends 8 MiB to a slow reader whole and registers for writing on
     epoll_sys::reset();
     std::string got;
     std::size_t sent = 0;
+    std::atomic<bool> reads = false;  // from the first short send on
     std::thread reader([&] {
+        while (!reads) {
+            std::this_thread::yield();
+        }
         got = client.receive(big.size());
     });
     int waited = 0;
@@ -384,6 +389,7 @@ TEST_CASE("epoll sends 8 MiB to a slow reader whole and registers for writing on
         rig.send(who_of(0), rest);
         const event done = rig.until(event_kind::sent);
         CHECK(done.byte_count >= 1);
+        reads = true;
         sent += done.byte_count;
         waited += done.byte_count < rest.size();
     }

@@ -492,7 +492,11 @@ TEST_CASE("kqueue sends 8 MiB to a slow reader whole without a call for the regi
     kqueue_counts::reset();
     std::string got;
     std::size_t sent = 0;
+    std::atomic<bool> reads = false;  // from the first short send on
     std::thread reader([&] {
+        while (!reads) {
+            std::this_thread::yield();
+        }
         got = client.receive(big.size());
     });
     int waited = 0;
@@ -501,6 +505,7 @@ TEST_CASE("kqueue sends 8 MiB to a slow reader whole without a call for the regi
         rig.send(who_of(0), rest);
         const event done = rig.until(event_kind::sent);
         CHECK(done.byte_count >= 1);
+        reads = true;
         sent += done.byte_count;
         waited += done.byte_count < rest.size();
     }

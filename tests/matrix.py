@@ -69,6 +69,9 @@ ROWS = (
     Row("calls", names=r"(listen|open|close|attach|release|wait|wake|ready|available|"
                        r"(start|stop|end)_\w+|close_handle|wait_handle) "),
     Row("server", names="server "),
+    Row("pool driver", files=("blocking", "blocking_pool")),
+    Row("local sockets", files=("local_socket", "activation", "pass_handle", "handoff_list",
+                                "handoff")),
     Row("gate", names="gate "),
     Row("kill", names="kill "),
     Row("control", names="control "),
@@ -99,6 +102,8 @@ COLUMNS = (
     Column("io_uring", "native", NATIVE, endings=("io_uring",), as_in="epoll",
            allocations="io_uring"),
     Column("poll", "native", NATIVE, endings=("poll",), as_in="epoll", allocations="poll"),
+    Column("blocking", "native", NATIVE, endings=("blocking",), as_in="epoll",
+           allocations="blocking"),
     Column("iocp, Wine", "iocp", ("x86_64-w64-mingw32-g++-posix", "-static", "-lws2_32"),
            run=("wine",), endings=("iocp",),
            files=("iocp", "iocp_pipes", "conformance_iocp", "service_iocp", "server",

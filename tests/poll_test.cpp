@@ -644,12 +644,19 @@ TEST_CASE("poll sends 8 MiB to a slow reader whole") {
     std::string got;
     std::size_t sent = 0;
     int waited = 0;
-    std::thread reader([&] { got = client.receive(big.size()); });
+    std::atomic<bool> reads = false;  // from the first short send on
+    std::thread reader([&] {
+        while (!reads) {
+            std::this_thread::yield();
+        }
+        got = client.receive(big.size());
+    });
     while (sent < big.size()) {
         const std::string_view rest = std::string_view(big).substr(sent);
         rig.send(poll_who(0), rest);
         const event done = rig.until(event_kind::sent);
         CHECK(done.byte_count >= 1);
+        reads = true;
         sent += done.byte_count;
         waited += done.byte_count < rest.size();
     }
