@@ -8,6 +8,7 @@
 #if NETIO_HAS_KQUEUE
 
 #include <arpa/inet.h>
+#include <atomic>
 #include <poll.h>
 #include <signal.h>
 #include <string>
