@@ -6,13 +6,15 @@
 
 #include "netio.hpp"
 
+#include <atomic>
+
 #if NETIO_HAS_POLL
 
 namespace netio_test {
 
 struct blocking_short_sys : netio::blocking_sys {
     static constexpr std::uint32_t tick_ms = 1;
-    static inline std::uint64_t waited = 0;  // receives that waited
+    static inline std::atomic<std::uint64_t> waited = 0;  // receives that waited
     static ssize_t receive_waiting(int from, void* into, std::size_t count) noexcept {
         ++waited;
         return netio::blocking_sys::receive_waiting(from, into, count);
