@@ -21,7 +21,7 @@
 //   floor 3 · src/source_table.hpp · how many connections each source has: exact, bounded, shared
 //   floor 3 · src/proxy.hpp · PROXY protocol versions 1 and 2: parse and encode, with TLVs and CRC32C
 //   floor 3 · src/envelope.hpp · ARP1 envelopes: frame, decode into views, write without a heap
-//   floor 3 · src/handoff_list.hpp · the list of listeners that a process hands to its successor
+//   floor 4 · src/handoff_list.hpp · the list of listeners that a process hands to its successor
 //   floor 3 · src/options.hpp · run-time choices of listeners, connections and datagram sockets
 //   floor 4 · platform/contract.hpp · what a kernel must offer: tokens, events and the backend concept
 //   floor 4 · src/output_queue.hpp · what a connection has still to send, in eight words
@@ -315,74 +315,82 @@ enum class error : std::uint8_t {
     count_
 };
 
+namespace detail {
+
+// Not inside `text`: there it would be built on the stack with each call.
+inline constexpr const char* error_texts[] = {
+    "no error", "too little memory",
+    "limits contradict each other",
+    "option out of range",
+    "not an address",
+    "a host name where an address is due",
+    "path too long",
+    "not supported here",
+    "already open",
+    "not open",
+    "address in use",
+    "address not available",
+    "permission denied",
+    "descriptor limit too low",
+    "out of descriptors",
+    "the kernel is out of memory",
+    "connection refused",
+    "connection reset",
+    "connection aborted",
+    "broken pipe",
+    "timed out",
+    "host unreachable",
+    "network unreachable",
+    "network down",
+    "system error",
+    "full", "stale id", "cancelled",
+    "too long",
+    "stopped",
+    "refused by the gate",
+    "end of stream",
+    "not a PROXY header",
+    "PROXY version not accepted here",
+    "PROXY v1: unknown protocol token",
+    "PROXY v1: wrong fields or spaces",
+    "PROXY v1: bad address",
+    "PROXY v1: bad port",
+    "PROXY v1: no CRLF in 107 bytes",
+    "PROXY v2: unknown version",
+    "PROXY v2: unknown command",
+    "PROXY v2: unknown family or protocol",
+    "PROXY v2: shorter than its addresses",
+    "PROXY v2: longer than allowed",
+    "PROXY v2: TLV past the header",
+    "PROXY v2: UNIQUE_ID longer than 128",
+    "PROXY v2: CRC32C not 4 bytes",
+    "PROXY v2: CRC32C differs",
+    "PROXY v2: CRC32C twice",
+    "PROXY v2: SSL TLV past its parent",
+    "PROXY header unfinished",
+    "rpc/wire",
+    "rpc/capability-table",
+    "rpc/transport",
+    "over a wire limit",
+    "not a listening stream socket",
+    "not a hand-off", "hand-off: unknown version",
+    "hand-off: wrong length or count",
+    "hand-off: bad entry",
+    "hand-off: checksum differs",
+    "hand-off: ended before it was whole",
+    "hand-off: descriptors do not match the list",
+    "hand-off: a socket is not what the list says",
+    "hand-off: refused by the successor",
+};
+static_assert(sizeof(error_texts) / sizeof(error_texts[0]) ==
+              static_cast<std::size_t>(error::count_));
+
+}  // namespace detail
+
 /// A short sentence part for people: "address in use". Never null. Any thread.
 constexpr const char* text(error code) noexcept {
-    constexpr const char* texts[] = {
-        "no error", "too little memory",
-        "limits contradict each other",
-        "option out of range",
-        "not an address",
-        "a host name where an address is due",
-        "path too long",
-        "not supported here",
-        "already open",
-        "not open",
-        "address in use",
-        "address not available",
-        "permission denied",
-        "descriptor limit too low",
-        "out of descriptors",
-        "the kernel is out of memory",
-        "connection refused",
-        "connection reset",
-        "connection aborted",
-        "broken pipe",
-        "timed out",
-        "host unreachable",
-        "network unreachable",
-        "network down",
-        "system error",
-        "full", "stale id", "cancelled",
-        "too long",
-        "stopped",
-        "refused by the gate",
-        "end of stream",
-        "not a PROXY header",
-        "PROXY version not accepted here",
-        "PROXY v1: unknown protocol token",
-        "PROXY v1: wrong fields or spaces",
-        "PROXY v1: bad address",
-        "PROXY v1: bad port",
-        "PROXY v1: no CRLF in 107 bytes",
-        "PROXY v2: unknown version",
-        "PROXY v2: unknown command",
-        "PROXY v2: unknown family or protocol",
-        "PROXY v2: shorter than its addresses",
-        "PROXY v2: longer than allowed",
-        "PROXY v2: TLV past the header",
-        "PROXY v2: UNIQUE_ID longer than 128",
-        "PROXY v2: CRC32C not 4 bytes",
-        "PROXY v2: CRC32C differs",
-        "PROXY v2: CRC32C twice",
-        "PROXY v2: SSL TLV past its parent",
-        "PROXY header unfinished",
-        "rpc/wire",
-        "rpc/capability-table",
-        "rpc/transport",
-        "over a wire limit",
-        "not a listening stream socket",
-        "not a hand-off", "hand-off: unknown version",
-        "hand-off: wrong length or count",
-        "hand-off: bad entry",
-        "hand-off: checksum differs",
-        "hand-off: ended before it was whole",
-        "hand-off: descriptors do not match the list",
-        "hand-off: a socket is not what the list says",
-        "hand-off: refused by the successor",
-    };
-    static_assert(sizeof(texts) / sizeof(texts[0]) == static_cast<std::size_t>(error::count_));
     const auto index = static_cast<std::size_t>(code);
-    return index < static_cast<std::size_t>(error::count_) ? texts[index] : "unknown error";
+    return index < static_cast<std::size_t>(error::count_) ? detail::error_texts[index]
+                                                           : "unknown error";
 }
 
 /// A value or the reason there is none. `value` is value-initialised when `why` is not none.
@@ -5396,7 +5404,7 @@ inline std::size_t writer::finish() noexcept {
 NETIO_END
 
 // ==== src/handoff_list.hpp ========================================================================
-// floor 3 · the list of listeners that a process hands to its successor
+// floor 4 · the list of listeners that a process hands to its successor
 
 NETIO_BEGIN
 

@@ -1,4 +1,4 @@
-// floor 3 · handoff_list.hpp · the list of listeners that a process hands to its successor
+// floor 4 · handoff_list.hpp · the list of listeners that a process hands to its successor
 #ifndef NETIO_HANDOFF_LIST_HPP
 #define NETIO_HANDOFF_LIST_HPP
 

@@ -123,16 +123,16 @@ BUGS = {
         "if (due_ms < c.exchange_due()) {",
         "if (false && due_ms < c.exchange_due()) {"),
     "late client let in": (
-        "        watch.left_at = watch.generation;\n",
-        ""),
+        "            watch.left_at = watch.generation;",
+        "           "),
     "door ajar": (
         """        if (w_.stopping || w_.draining || w_.door_shut || from.removed.load() != 0) {
             refuse(""",
         """        if (w_.stopping || w_.draining || from.removed.load() != 0) {
             refuse("""),
     "tightened too early": (
-        ": used * 4 >= all * 3  ? 1",
-        ": used * 2 >= all      ? 1"),
+        "(now >= 1 ? 70 : 75)",
+        "(now >= 1 ? 45 : 50)"),
     "slow too soon": (
         "moved * 1'000 < std::uint64_t{rate}",
         "moved * 500 < std::uint64_t{rate}"),
