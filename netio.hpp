@@ -2842,14 +2842,11 @@ constexpr source source_of(const endpoint& who, std::uint32_t ipv4_bits = 32,
 
 namespace detail {
 
-/// SipHash-1-3 (Aumasson and Bernstein) of nine bytes, the prefix in little-endian order and the
-/// family: without the key nobody can choose sources that share a place.
-constexpr std::uint64_t hash_of(const source& from, const std::uint64_t (&key)[2]) noexcept {
-    std::uint64_t a = key[0] ^ 0x736f6d6570736575;
-    std::uint64_t b = key[1] ^ 0x646f72616e646f6d;
-    std::uint64_t c = key[0] ^ 0x6c7967656e657261;
-    std::uint64_t d = key[1] ^ 0x7465646279746573;
-    const auto round = [&] {
+/// The state of SipHash, and its round.
+struct sip_state {
+    std::uint64_t a, b, c, d;
+
+    NETIO_WRAPS constexpr void round() noexcept {
         a += b;
         b = std::rotl(b, 13) ^ a;
         a = std::rotl(a, 32);
@@ -2860,18 +2857,25 @@ constexpr std::uint64_t hash_of(const source& from, const std::uint64_t (&key)[2
         c += b;
         b = std::rotl(b, 17) ^ c;
         c = std::rotl(c, 32);
-    };
+    }
+};
+
+/// SipHash-1-3 (Aumasson and Bernstein) of nine bytes, the prefix in little-endian order and the
+/// family: without the key nobody can choose sources that share a place.
+constexpr std::uint64_t hash_of(const source& from, const std::uint64_t (&key)[2]) noexcept {
+    sip_state now{key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d,
+                  key[0] ^ 0x6c7967656e657261, key[1] ^ 0x7465646279746573};
     for (const std::uint64_t word :
          {from.prefix, std::uint64_t{9} << 56 | static_cast<std::uint64_t>(from.family)}) {
-        d ^= word;
-        round();
-        a ^= word;
+        now.d ^= word;
+        now.round();
+        now.a ^= word;
     }
-    c ^= 0xff;
-    round();
-    round();
-    round();
-    return a ^ b ^ c ^ d;
+    now.c ^= 0xff;
+    now.round();
+    now.round();
+    now.round();
+    return now.a ^ now.b ^ now.c ^ now.d;
 }
 
 }  // namespace detail
@@ -19824,7 +19828,7 @@ private:
 
     // ---- accept
 
-    void accept_event(const event& e) noexcept {
+    NETIO_WRAPS void accept_event(const event& e) noexcept {
         const std::uint32_t listener = e.who.index();
         detail::listener_watch& watch = w_.watches[listener];
         if (e.kind == event_kind::failed) {

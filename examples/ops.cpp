@@ -93,7 +93,7 @@ std::size_t ops::take_commands(netio::connection& peer, std::string_view in) noe
     std::size_t used = 0;
     for (std::size_t end = in.find('\n'); end != std::string_view::npos;
          end = in.find('\n', used)) {
-        command(peer, in.substr(used, end - used));
+        command(peer, {in.data() + used, end - used});
         used = end + 1;
     }
     if (in.size() - used > line_bytes_max) {
@@ -122,8 +122,9 @@ void ops::command(netio::connection& peer, std::string_view line) noexcept {
         line.remove_suffix(1);
     }
     const std::size_t space = line.find(' ');
-    const std::string_view verb = line.substr(0, space);
-    const std::string_view what = space == std::string_view::npos ? "" : line.substr(space + 1);
+    const std::string_view verb(line.data(), space < line.size() ? space : line.size());
+    std::string_view what = line;
+    what.remove_prefix(space < line.size() ? space + 1 : line.size());
     if (verb == "stats" && what.empty()) {
         tell_stats(peer);
     } else if (verb == "list" && what.empty()) {

@@ -634,7 +634,7 @@ private:
 
     // ---- accept
 
-    void accept_event(const event& e) noexcept {
+    NETIO_WRAPS void accept_event(const event& e) noexcept {
         const std::uint32_t listener = e.who.index();
         detail::listener_watch& watch = w_.watches[listener];
         if (e.kind == event_kind::failed) {
