@@ -103,17 +103,18 @@ int local_in_child(Body body) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
-/// Another user is only to be had as root.
-inline bool local_can_be_others(const std::string& what) {
-    if (::geteuid() == 0) {
-        return true;
-    }
-    MESSAGE(what << " needs root to have another user: skipped");
-    return false;
-}
 inline constexpr uid_t local_stranger = 65'534;
 inline bool local_become_stranger() {
     return ::setgid(local_stranger) == 0 && ::setuid(local_stranger) == 0;
+}
+/// Another user is only to be had as root, and where the user namespace has that user.
+inline bool local_can_be_others(const std::string& what) {
+    static const bool possible =
+        ::geteuid() == 0 && local_in_child([] { return local_become_stranger() ? 0 : 1; }) == 0;
+    if (!possible) {
+        MESSAGE(what << " needs root, and another user to become: skipped");
+    }
+    return possible;
 }
 
 }  // namespace netio_test
