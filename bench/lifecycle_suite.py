@@ -12,7 +12,7 @@ import subprocess
 from harness import CPUS, FAILURES, build, failed, make_row, micro_rows, say, show, skipped
 
 PROGRAM = "bench/lifecycle.cpp"
-GATE_SOURCE = "tests/gate_cost/gate_cost.cpp"
+GATE_SOURCE = "tests/gate_cost/gate_{}.cpp"  # cost, admits, adds: a program each
 GATE_ROUNDS = (1000, 3000)
 BASE_COUNT = 1000
 
@@ -125,13 +125,12 @@ def measured(chosen, program, part):
     return rows
 
 
-def instructions(program, gate, rounds):
+def instructions(program, rounds):
     done = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
-                           program, gate, str(rounds)], capture_output=True, text=True,
-                          check=False)
+                           program, str(rounds)], capture_output=True, text=True, check=False)
     found = re.search(r"Collected : (\d+)", done.stderr)
     if done.returncode != 0 or not found:
-        failed(f"callgrind of {program} {gate}: {done.stderr.strip()[-300:]}")
+        failed(f"callgrind of {program}: {done.stderr.strip()[-300:]}")
         return None
     return int(found[1])
 
@@ -141,22 +140,20 @@ def gate_rows(title):
     if not shutil.which("valgrind"):
         skipped(title, "valgrind is not installed")
         return []
-    program = build(GATE_SOURCE)
-    if program is None:
-        return []
     each = {}
-    for gate in ("none", "admits", "adds"):
-        counts = [instructions(program, gate, rounds) for rounds in GATE_ROUNDS]
+    for gate in ("cost", "admits", "adds"):
+        program = build(GATE_SOURCE.format(gate))
+        counts = [program and instructions(program, rounds) for rounds in GATE_ROUNDS]
         if None in counts:
             return []
         each[gate] = (counts[1] - counts[0]) / (GATE_ROUNDS[1] - GATE_ROUNDS[0])
-    base, command = "allow_all", "valgrind --tool=callgrind gate_cost none|admits|adds ROUNDS"
-    rows = [make_row("lifecycle", f"{title}: {base}", "instructions", [each["none"]], command)]
+    base, command = "allow_all", "valgrind --tool=callgrind gate_cost|gate_admits|gate_adds ROUNDS"
+    rows = [make_row("lifecycle", f"{title}: {base}", "instructions", [each["cost"]], command)]
     for gate, name in (("admits", "a gate that only admits"), ("adds", "an atomic addition")):
         rows.append(make_row("lifecycle", f"{title}: {name}", "instructions", [each[gate]],
-                             command, base, [each["none"]]))
+                             command, base, [each["cost"]]))
         rows.append(make_row("lifecycle", f"{title}, more than {base}: {name}", "instructions",
-                             [each[gate] - each["none"]], command))
+                             [each[gate] - each["cost"]], command))
     return rows
 
 

@@ -13,7 +13,7 @@ import tap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("NETIO_BUILD", ROOT / "build/scripts/gate_cost"))
-SOURCE = ROOT / "tests/gate_cost/gate_cost.cpp"
+SOURCES = ROOT / "tests/gate_cost"
 ROUNDS = (1000, 3000)
 # Where the gate is asked about a write, and what that is without a gate in the language at all.
 ASKED = ("        if (!may_leave(c, count)) {\n            return;\n        }\n", "")
@@ -21,7 +21,7 @@ MOST = 12
 SAME = 2  # two instantiations of one template differ by as much in their registers
 
 
-def build(name, compiler, change=None):
+def build(name, compiler, gate="cost", change=None):
     folder = BUILD / name
     folder.mkdir(parents=True, exist_ok=True)
     header = (ROOT / "netio.hpp").read_text(encoding="utf-8")
@@ -29,7 +29,8 @@ def build(name, compiler, change=None):
         assert header.count(change[0]) == 1, change[0]
         header = header.replace(*change)
     (folder / "netio.hpp").write_text(header, encoding="utf-8")
-    command = shlex.split(SOURCE.read_text(encoding="utf-8").splitlines()[0][3:])
+    source = SOURCES / f"gate_{gate}.cpp"
+    command = shlex.split(source.read_text(encoding="utf-8").splitlines()[0][3:])
     command[0] = compiler
     command[command.index("-I.")] = f"-I{folder}"
     command[command.index("-o") + 1] = str(folder / "gate_cost")
@@ -37,15 +38,15 @@ def build(name, compiler, change=None):
     return folder / "gate_cost"
 
 
-def instructions(program, gate, rounds):
+def instructions(program, rounds):
     done = subprocess.run(["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null",
-                           str(program), gate, str(rounds)], text=True, check=True,
+                           str(program), str(rounds)], text=True, check=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     return int(re.search(r"Collected : (\d+)", done.stdout)[1])
 
 
-def for_each_write(program, gate):
-    few, many = (instructions(program, gate, rounds) for rounds in ROUNDS)
+def for_each_write(program):
+    few, many = (instructions(program, rounds) for rounds in ROUNDS)
     return (many - few) / (ROUNDS[1] - ROUNDS[0])
 
 
@@ -57,15 +58,15 @@ def main():
         if shutil.which(compiler) is None:
             tap.skip(f"gate: instructions with {compiler}", "it is not here")
             continue
-        program = build(compiler, compiler)
-        counts = {gate: for_each_write(program, gate) for gate in ("none", "admits", "adds")}
+        counts = {gate: for_each_write(build(f"{compiler}-{gate}", compiler, gate))
+                  for gate in ("cost", "admits", "adds")}
         print(f"# {compiler}: {counts}")
-        bare = for_each_write(build(f"{compiler}-bare", compiler, ASKED), "none")
+        bare = for_each_write(build(f"{compiler}-bare", compiler, change=ASKED))
         tap.check(f"gate: none costs as much as none in the source, {compiler}",
-                  counts["none"] == bare, f"{counts} {bare}")
+                  counts["cost"] == bare, f"{counts} {bare}")
         tap.check(f"gate: one that only admits costs a write nothing, {compiler}",
-                  abs(counts["admits"] - counts["none"]) <= SAME, counts)
-        more = counts["adds"] - counts["none"]
+                  abs(counts["admits"] - counts["cost"]) <= SAME, counts)
+        more = counts["adds"] - counts["cost"]
         tap.check(f"gate: an atomic addition costs 1 to {MOST} instructions a write, {compiler}",
                   1 <= more <= MOST, counts)
     tap.finish()
