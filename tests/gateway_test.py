@@ -383,7 +383,11 @@ def test_both_stuck():
         check("both stuck: everything arrives once both read", tuple(got) == sent,
                   f"{got} of {sent}")
         counts = ends_well("both stuck: nothing is left", pair)
-        check("both stuck: no byte copied", counts.get("copied") == 0, counts)
+        # A ring may bring one buffer more than was asked for before it can be stopped: once a
+        # direction, for each gets stuck once.
+        most = 2 * BUFFER if OVER else 0
+        check(f"both stuck: {'two buffers at most' if OVER else 'no byte'} copied",
+              0 <= counts.get("copied", -1) <= most, counts)
 
 
 def count_all(of, counts, at):
