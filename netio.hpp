@@ -6362,6 +6362,7 @@ namespace detail {
 
 struct worker_core;
 
+inline constexpr std::size_t line_bytes = 64;  // of the cache
 inline constexpr std::size_t ingress_bytes = 536;
 static_assert(ingress_bytes <= buffer_bytes_min);
 inline constexpr std::size_t user_bytes = 64;
@@ -6705,7 +6706,8 @@ private:
     close_reason reason() const noexcept { return {reason_kind_, reason_detail_}; }
     detail::worker_core& core() const noexcept {
         auto* here = reinterpret_cast<std::byte*>(const_cast<connection*>(this));
-        return *reinterpret_cast<detail::worker_core*>(here - std::size_t{core_back_} * line);
+        here -= std::size_t{core_back_} * detail::line_bytes;
+        return *reinterpret_cast<detail::worker_core*>(here);
     }
     std::uint32_t index() const noexcept;
     output_queue output() const noexcept;
@@ -6720,8 +6722,6 @@ private:
 
     void exchange_ends_in(std::uint32_t ms) noexcept;
     std::uint64_t exchange_due() const noexcept;
-
-    static constexpr std::size_t line = 64;
 
     slot_header header_;           // its link serves the list of touched ones while we live
     wheel_node timer_;
@@ -6925,8 +6925,8 @@ struct worker_core {
             connection& c = hot[index];
             const auto back = static_cast<std::size_t>(reinterpret_cast<std::byte*>(&c) -
                                                        reinterpret_cast<std::byte*>(this));
-            NETIO_ASSERT(back % connection::line == 0);
-            c.core_back_ = static_cast<std::uint32_t>(back / connection::line);
+            NETIO_ASSERT(back % line_bytes == 0);
+            c.core_back_ = static_cast<std::uint32_t>(back / line_bytes);
             c.handle_ = no_handle;
             c.state_ = state;
             c.origin_ = static_cast<std::uint8_t>(from) & 3;
@@ -18673,7 +18673,6 @@ private:
 };
 
 inline constexpr std::size_t page_bytes = 4096;
-inline constexpr std::size_t line_bytes = 64;
 
 /// The smallest power of two that is at least `count` and 2: what the post queue wants.
 constexpr std::uint32_t post_capacity(std::uint32_t count) noexcept {
@@ -18907,22 +18906,19 @@ private:
         page.counter("turns_total", "Turns of the workers.", counts.turns);
     }
     void write_pools(detail::metrics_writer& page) const noexcept {
-        page.family("pool_capacity", "gauge", "Places of a pool.");
-        for (const pool_stats& each : pools) {
-            page.value("pool_capacity", "pool", each.name, each.capacity);
-        }
-        page.family("pool_in_use", "gauge", "Places in use now.");
-        for (const pool_stats& each : pools) {
-            page.value("pool_in_use", "pool", each.name, each.in_use);
-        }
-        page.family("pool_high_water", "gauge", "The most that were in use, added by worker.");
-        for (const pool_stats& each : pools) {
-            page.value("pool_high_water", "pool", each.name, each.high_water);
-        }
-        page.family("pool_refused_total", "counter", "Asked for while all were in use.");
-        for (const pool_stats& each : pools) {
-            page.value("pool_refused_total", "pool", each.name, each.refused);
-        }
+        const auto column = [&](std::string_view name, std::string_view type,
+                                std::string_view help, auto field) {
+            page.family(name, type, help);
+            for (const pool_stats& each : pools) {
+                page.value(name, "pool", each.name, each.*field);
+            }
+        };
+        column("pool_capacity", "gauge", "Places of a pool.", &pool_stats::capacity);
+        column("pool_in_use", "gauge", "Places in use now.", &pool_stats::in_use);
+        column("pool_high_water", "gauge", "The most that were in use, added by worker.",
+               &pool_stats::high_water);
+        column("pool_refused_total", "counter", "Asked for while all were in use.",
+               &pool_stats::refused);
     }
 };
 
@@ -19282,7 +19278,9 @@ public:
         }
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         bound_accepts();
-        return work(wait(most));
+        const std::uint32_t count = wait(most);
+        read_clock();
+        return work(count);
     }
 
     /// Between turns: starts what was asked of connections since the last one, and does what a turn
@@ -19304,11 +19302,10 @@ public:
     }
 
 private:
-    /// A turn's part after the wait, which gave `count` events. As `turn`.
+    /// A turn's part after the wait, which gave `count` events, and the clock. As `turn`.
     bool work(std::uint32_t count) noexcept {
         NETIO_ASSERT(count <= w_.event_count);
         ++core_.counts.turns;
-        read_clock();
         control();
         dispatch(count);
         expire();
@@ -19499,11 +19496,21 @@ private:
                 is_look = true;
             }
         }
-        void consider(std::uint64_t from, std::uint32_t ms, deadline_kind candidate) noexcept {
-            if (ms != 0 && from <= wheel::never - 1 - ms && from + ms < due) {
-                due = from + ms;
+        void until(std::uint64_t at, deadline_kind candidate) noexcept {
+            if (at < due) {
+                due = at;
                 which = candidate;
                 is_look = false;
+            }
+        }
+        void consider(std::uint64_t from, std::uint32_t ms, deadline_kind candidate) noexcept {
+            if (ms != 0 && from <= wheel::never - 1 - ms) {
+                until(from + ms, candidate);
+            }
+        }
+        void consider_exchange(const connection& c) noexcept {
+            if (c.exchange_due_ != 0) {
+                until(c.exchange_due(), deadline_kind::exchange);
             }
         }
     };
@@ -19521,9 +19528,7 @@ private:
             break;
         case kind::draining:
             next.consider(c.in_at_, times.linger_ms, deadline_kind::linger);
-            if (c.exchange_due_ != 0 && c.exchange_due() < next.due) {
-                next = {c.exchange_due(), deadline_kind::exchange, false};
-            }
+            next.consider_exchange(c);
             break;
         case kind::open:
             open_deadline(c, times, next);
@@ -19536,10 +19541,9 @@ private:
 
     void open_deadline(const connection& c, const deadlines& times,
                        next_deadline& next) const noexcept {
-        const auto tight = [&](std::uint32_t ms) {  // 1 stays 1: 0 would turn it off
-            const std::uint32_t least = ms == 0 ? 0 : 1;
+        const auto tight = [&](std::uint32_t ms) {
             const std::uint32_t less = times.tighten ? ms >> core_.tightened : ms;
-            return less > least ? less : least;
+            return less == 0 && ms != 0 ? 1 : less;  // 0 would turn it off
         };
         if (c.output_.words != 0) {
             next.consider(c.out_at_, times.write_ms, deadline_kind::write);
@@ -19549,9 +19553,7 @@ private:
             }
         }
         if (c.has(flags::is_parked)) {
-            if (c.in_at_ < next.due) {
-                next = {c.in_at_, deadline_kind::park, false};
-            }
+            next.until(c.in_at_, deadline_kind::park);
         } else if (c.output_.words == 0) {  // while output waits, only its own deadline counts
             const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
             if (c.answering_) {
@@ -19567,9 +19569,7 @@ private:
                 next.consider(last, tight(times.idle_ms), deadline_kind::idle);
             }
         }
-        if (c.exchange_due_ != 0 && c.exchange_due() < next.due) {
-            next = {c.exchange_due(), deadline_kind::exchange, false};
-        }
+        next.consider_exchange(c);
     }
 
     // ---- rates
@@ -19908,7 +19908,7 @@ private:
             refuse(listener, e, refusal_cause::peer_uid);
             return;
         }
-        if (in_lockdown() && !from.lockdown_exempt) {
+        if (locks_out(from)) {
             refuse(listener, e, refusal_cause::lockdown);
             return;
         }
@@ -20085,16 +20085,20 @@ private:
             } else {
                 said = gate_->admit(c);
             }
-            if (said.allowed()) {
-                c.admitted_ = true;
-                c.lane_ = said.lane();
-                c.tag_ = said.tag();
-            }
+            note_verdict(c, said);
             return said;
         } else {
             static_cast<void>(c);
             static_cast<void>(again);
             return verdict::allow();
+        }
+    }
+
+    static void note_verdict(connection& c, const verdict& said) noexcept {
+        if (said.allowed()) {
+            c.admitted_ = true;
+            c.lane_ = said.lane();
+            c.tag_ = said.tag();
         }
     }
 
@@ -20115,12 +20119,8 @@ private:
     static error admit_outgoing(detail::worker_core& core, connection& c) noexcept {
         if constexpr (gated) {
             const verdict said = static_cast<Gate*>(core.gate)->admit(c);
-            if (!said.allowed()) {
-                return error::refused_by_gate;
-            }
-            c.admitted_ = true;
-            c.lane_ = said.lane();
-            c.tag_ = said.tag();
+            note_verdict(c, said);
+            return said.allowed() ? error::none : error::refused_by_gate;
         }
         return error::none;
     }
@@ -20256,9 +20256,9 @@ private:
             c.set(flags::is_proxied | flags::has_destination);
         }
         core_.opening = &header;
-        if (in_lockdown() && !core_.shared->listeners[c.listener_].lockdown_exempt) {
+        if (locks_out(core_.shared->listeners[c.listener_])) {
             turn_away(c, refusal_cause::lockdown);
-        } else if (detail::mood_of(w_.mood_seen).sheds(c.lane_)) {
+        } else if (is_shed(c)) {
             turn_away(c, refusal_cause::shed);
         } else if (c.has(flags::is_proxied) && !core_.count_source(c)) {
             turn_away(c, refusal_cause::source_cap);
@@ -20712,8 +20712,8 @@ private:
             if (c.state_ == kind::closing) {
                 return;  // the gate denied it
             }
-            if (w_.ends_idle && ends_for_idling(c)) {
-                return;
+            if (w_.ends_idle) {
+                end_if_idle(c);
             }
             if (c.has(flags::output_dead) && c.has(flags::end_told)) {
                 begin_close(c, true);  // the reason is that of the send that failed
@@ -20736,19 +20736,17 @@ private:
         arm_deadline(c);
     }
 
-    /// A drain, or its lane being shed, is the end of an idle connection. True: that has begun.
-    bool ends_for_idling(connection& c) noexcept {
+    /// A drain, or its lane being shed, is the end of an idle connection: in FIN, for its last
+    /// answer may be on its way.
+    void end_if_idle(connection& c) noexcept {
         if (!is_idle(c)) {
-            return c.state_ == kind::closing;
+            return;
         }
-        if (w_.draining && was_swept(c)) {
-            c.because(close_kind::drained);
-            c.set(flags::close_wanted | flags::end_wanted);
-        } else if (detail::mood_of(w_.mood_seen).sheds(c.lane_)) {
-            c.because(close_kind::shed);  // in FIN: the answer may be on its way
+        const bool drained = w_.draining && was_swept(c);
+        if (drained || is_shed(c)) {
+            c.because(drained ? close_kind::drained : close_kind::shed);
             c.set(flags::close_wanted | flags::end_wanted);
         }
-        return c.state_ == kind::closing;
     }
 
     void settle_touched() noexcept {
@@ -20917,8 +20915,12 @@ private:
         }
     }
 
-    bool in_lockdown() const noexcept {
-        return detail::mood_of(w_.mood_seen).state == control_state::lockdown;
+    bool locks_out(const detail::listener_entry& from) const noexcept {
+        return detail::mood_of(w_.mood_seen).state == control_state::lockdown &&
+               !from.lockdown_exempt;
+    }
+    bool is_shed(const connection& c) const noexcept {
+        return detail::mood_of(w_.mood_seen).sheds(c.lane_);
     }
 
     /// Somebody moved the door, the state, or a listener.
@@ -21555,11 +21557,11 @@ struct drain_report {
 /// A network service in a box of memory. Listen, then `run` on each worker's thread. Never
 /// allocates, never starts a thread, never throws.
 ///
-/// Which thread may call what: `post`, `kill`, `close`, `stop`, `drain` any (the last two also in
-/// signal handlers);
-/// `listen` and `open_datagram` before the workers run, or on the only worker's
-/// thread; everything else the thread of the worker it concerns. The destructor ends what is left:
-/// by then no other thread may use the server.
+/// Which thread may call what: `post`, `kill`, `close` any; `stop`, `drain`, the door and `control`
+/// any, also in signal handlers; those that add and remove listeners one thread at a time, also
+/// while workers run; `open_datagram` before they run, or on the only worker's thread; everything
+/// else the thread of the worker it concerns. The destructor ends what is left: by then no other
+/// thread may use the server.
 template <class Handler, class Backend = default_backend, class Gate = allow_all,
           class Events = no_events>
 class server {
@@ -22671,6 +22673,9 @@ private:
     void advance(bool asks = false) noexcept {
         calls_.advance(pool_, worker_, *connection_, asks);
     }
+    /// Something that counts from now.
+    template <class Call>
+    void after_clock(Call call) noexcept;
     void look_before_drained() noexcept;
     void leave_message() noexcept;
 
@@ -22864,24 +22869,23 @@ inline void stream::kill(std::uint16_t reason) noexcept {
     }
 }
 
-inline void stream::phase(netio::phase now) noexcept {
+template <class Call>
+void stream::after_clock(Call call) noexcept {
     if (connection_ != nullptr) {
-        advance();  // for the clock: the handler may have been away for long
+        advance();  // which may be its end: the handler may have been away for long
     }
     if (connection_ != nullptr) {
-        connection_->phase(now);
+        call(*connection_);
         advance();
     }
 }
 
+inline void stream::phase(netio::phase now) noexcept {
+    after_clock([now](connection& c) { c.phase(now); });
+}
+
 inline void stream::deadline(std::uint32_t ms) noexcept {
-    if (connection_ != nullptr) {
-        advance();
-    }
-    if (connection_ != nullptr) {
-        connection_->deadline(ms);
-        advance();
-    }
+    after_clock([ms](connection& c) { c.deadline(ms); });
 }
 
 inline void stream::finish() noexcept {

@@ -139,6 +139,9 @@ private:
     void advance(bool asks = false) noexcept {
         calls_.advance(pool_, worker_, *connection_, asks);
     }
+    /// Something that counts from now.
+    template <class Call>
+    void after_clock(Call call) noexcept;
     void look_before_drained() noexcept;
     void leave_message() noexcept;
 
@@ -332,24 +335,23 @@ inline void stream::kill(std::uint16_t reason) noexcept {
     }
 }
 
-inline void stream::phase(netio::phase now) noexcept {
+template <class Call>
+void stream::after_clock(Call call) noexcept {
     if (connection_ != nullptr) {
-        advance();  // for the clock: the handler may have been away for long
+        advance();  // which may be its end: the handler may have been away for long
     }
     if (connection_ != nullptr) {
-        connection_->phase(now);
+        call(*connection_);
         advance();
     }
 }
 
+inline void stream::phase(netio::phase now) noexcept {
+    after_clock([now](connection& c) { c.phase(now); });
+}
+
 inline void stream::deadline(std::uint32_t ms) noexcept {
-    if (connection_ != nullptr) {
-        advance();
-    }
-    if (connection_ != nullptr) {
-        connection_->deadline(ms);
-        advance();
-    }
+    after_clock([ms](connection& c) { c.deadline(ms); });
 }
 
 inline void stream::finish() noexcept {

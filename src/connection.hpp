@@ -61,6 +61,7 @@ namespace detail {
 
 struct worker_core;
 
+inline constexpr std::size_t line_bytes = 64;  // of the cache
 inline constexpr std::size_t ingress_bytes = 536;
 static_assert(ingress_bytes <= buffer_bytes_min);
 inline constexpr std::size_t user_bytes = 64;
@@ -404,7 +405,8 @@ private:
     close_reason reason() const noexcept { return {reason_kind_, reason_detail_}; }
     detail::worker_core& core() const noexcept {
         auto* here = reinterpret_cast<std::byte*>(const_cast<connection*>(this));
-        return *reinterpret_cast<detail::worker_core*>(here - std::size_t{core_back_} * line);
+        here -= std::size_t{core_back_} * detail::line_bytes;
+        return *reinterpret_cast<detail::worker_core*>(here);
     }
     std::uint32_t index() const noexcept;
     output_queue output() const noexcept;
@@ -419,8 +421,6 @@ private:
 
     void exchange_ends_in(std::uint32_t ms) noexcept;
     std::uint64_t exchange_due() const noexcept;
-
-    static constexpr std::size_t line = 64;
 
     slot_header header_;           // its link serves the list of touched ones while we live
     wheel_node timer_;
@@ -624,8 +624,8 @@ struct worker_core {
             connection& c = hot[index];
             const auto back = static_cast<std::size_t>(reinterpret_cast<std::byte*>(&c) -
                                                        reinterpret_cast<std::byte*>(this));
-            NETIO_ASSERT(back % connection::line == 0);
-            c.core_back_ = static_cast<std::uint32_t>(back / connection::line);
+            NETIO_ASSERT(back % line_bytes == 0);
+            c.core_back_ = static_cast<std::uint32_t>(back / line_bytes);
             c.handle_ = no_handle;
             c.state_ = state;
             c.origin_ = static_cast<std::uint8_t>(from) & 3;

@@ -88,7 +88,9 @@ public:
         }
         const std::uint64_t most = timeout_ns < until_due ? timeout_ns : until_due;
         bound_accepts();
-        return work(wait(most));
+        const std::uint32_t count = wait(most);
+        read_clock();
+        return work(count);
     }
 
     /// Between turns: starts what was asked of connections since the last one, and does what a turn
@@ -110,11 +112,10 @@ public:
     }
 
 private:
-    /// A turn's part after the wait, which gave `count` events. As `turn`.
+    /// A turn's part after the wait, which gave `count` events, and the clock. As `turn`.
     bool work(std::uint32_t count) noexcept {
         NETIO_ASSERT(count <= w_.event_count);
         ++core_.counts.turns;
-        read_clock();
         control();
         dispatch(count);
         expire();
@@ -305,11 +306,21 @@ private:
                 is_look = true;
             }
         }
-        void consider(std::uint64_t from, std::uint32_t ms, deadline_kind candidate) noexcept {
-            if (ms != 0 && from <= wheel::never - 1 - ms && from + ms < due) {
-                due = from + ms;
+        void until(std::uint64_t at, deadline_kind candidate) noexcept {
+            if (at < due) {
+                due = at;
                 which = candidate;
                 is_look = false;
+            }
+        }
+        void consider(std::uint64_t from, std::uint32_t ms, deadline_kind candidate) noexcept {
+            if (ms != 0 && from <= wheel::never - 1 - ms) {
+                until(from + ms, candidate);
+            }
+        }
+        void consider_exchange(const connection& c) noexcept {
+            if (c.exchange_due_ != 0) {
+                until(c.exchange_due(), deadline_kind::exchange);
             }
         }
     };
@@ -327,9 +338,7 @@ private:
             break;
         case kind::draining:
             next.consider(c.in_at_, times.linger_ms, deadline_kind::linger);
-            if (c.exchange_due_ != 0 && c.exchange_due() < next.due) {
-                next = {c.exchange_due(), deadline_kind::exchange, false};
-            }
+            next.consider_exchange(c);
             break;
         case kind::open:
             open_deadline(c, times, next);
@@ -342,10 +351,9 @@ private:
 
     void open_deadline(const connection& c, const deadlines& times,
                        next_deadline& next) const noexcept {
-        const auto tight = [&](std::uint32_t ms) {  // 1 stays 1: 0 would turn it off
-            const std::uint32_t least = ms == 0 ? 0 : 1;
+        const auto tight = [&](std::uint32_t ms) {
             const std::uint32_t less = times.tighten ? ms >> core_.tightened : ms;
-            return less > least ? less : least;
+            return less == 0 && ms != 0 ? 1 : less;  // 0 would turn it off
         };
         if (c.output_.words != 0) {
             next.consider(c.out_at_, times.write_ms, deadline_kind::write);
@@ -355,9 +363,7 @@ private:
             }
         }
         if (c.has(flags::is_parked)) {
-            if (c.in_at_ < next.due) {
-                next = {c.in_at_, deadline_kind::park, false};
-            }
+            next.until(c.in_at_, deadline_kind::park);
         } else if (c.output_.words == 0) {  // while output waits, only its own deadline counts
             const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
             if (c.answering_) {
@@ -373,9 +379,7 @@ private:
                 next.consider(last, tight(times.idle_ms), deadline_kind::idle);
             }
         }
-        if (c.exchange_due_ != 0 && c.exchange_due() < next.due) {
-            next = {c.exchange_due(), deadline_kind::exchange, false};
-        }
+        next.consider_exchange(c);
     }
 
     // ---- rates
@@ -714,7 +718,7 @@ private:
             refuse(listener, e, refusal_cause::peer_uid);
             return;
         }
-        if (in_lockdown() && !from.lockdown_exempt) {
+        if (locks_out(from)) {
             refuse(listener, e, refusal_cause::lockdown);
             return;
         }
@@ -891,16 +895,20 @@ private:
             } else {
                 said = gate_->admit(c);
             }
-            if (said.allowed()) {
-                c.admitted_ = true;
-                c.lane_ = said.lane();
-                c.tag_ = said.tag();
-            }
+            note_verdict(c, said);
             return said;
         } else {
             static_cast<void>(c);
             static_cast<void>(again);
             return verdict::allow();
+        }
+    }
+
+    static void note_verdict(connection& c, const verdict& said) noexcept {
+        if (said.allowed()) {
+            c.admitted_ = true;
+            c.lane_ = said.lane();
+            c.tag_ = said.tag();
         }
     }
 
@@ -921,12 +929,8 @@ private:
     static error admit_outgoing(detail::worker_core& core, connection& c) noexcept {
         if constexpr (gated) {
             const verdict said = static_cast<Gate*>(core.gate)->admit(c);
-            if (!said.allowed()) {
-                return error::refused_by_gate;
-            }
-            c.admitted_ = true;
-            c.lane_ = said.lane();
-            c.tag_ = said.tag();
+            note_verdict(c, said);
+            return said.allowed() ? error::none : error::refused_by_gate;
         }
         return error::none;
     }
@@ -1062,9 +1066,9 @@ private:
             c.set(flags::is_proxied | flags::has_destination);
         }
         core_.opening = &header;
-        if (in_lockdown() && !core_.shared->listeners[c.listener_].lockdown_exempt) {
+        if (locks_out(core_.shared->listeners[c.listener_])) {
             turn_away(c, refusal_cause::lockdown);
-        } else if (detail::mood_of(w_.mood_seen).sheds(c.lane_)) {
+        } else if (is_shed(c)) {
             turn_away(c, refusal_cause::shed);
         } else if (c.has(flags::is_proxied) && !core_.count_source(c)) {
             turn_away(c, refusal_cause::source_cap);
@@ -1518,8 +1522,8 @@ private:
             if (c.state_ == kind::closing) {
                 return;  // the gate denied it
             }
-            if (w_.ends_idle && ends_for_idling(c)) {
-                return;
+            if (w_.ends_idle) {
+                end_if_idle(c);
             }
             if (c.has(flags::output_dead) && c.has(flags::end_told)) {
                 begin_close(c, true);  // the reason is that of the send that failed
@@ -1542,19 +1546,17 @@ private:
         arm_deadline(c);
     }
 
-    /// A drain, or its lane being shed, is the end of an idle connection. True: that has begun.
-    bool ends_for_idling(connection& c) noexcept {
+    /// A drain, or its lane being shed, is the end of an idle connection: in FIN, for its last
+    /// answer may be on its way.
+    void end_if_idle(connection& c) noexcept {
         if (!is_idle(c)) {
-            return c.state_ == kind::closing;
+            return;
         }
-        if (w_.draining && was_swept(c)) {
-            c.because(close_kind::drained);
-            c.set(flags::close_wanted | flags::end_wanted);
-        } else if (detail::mood_of(w_.mood_seen).sheds(c.lane_)) {
-            c.because(close_kind::shed);  // in FIN: the answer may be on its way
+        const bool drained = w_.draining && was_swept(c);
+        if (drained || is_shed(c)) {
+            c.because(drained ? close_kind::drained : close_kind::shed);
             c.set(flags::close_wanted | flags::end_wanted);
         }
-        return c.state_ == kind::closing;
     }
 
     void settle_touched() noexcept {
@@ -1723,8 +1725,12 @@ private:
         }
     }
 
-    bool in_lockdown() const noexcept {
-        return detail::mood_of(w_.mood_seen).state == control_state::lockdown;
+    bool locks_out(const detail::listener_entry& from) const noexcept {
+        return detail::mood_of(w_.mood_seen).state == control_state::lockdown &&
+               !from.lockdown_exempt;
+    }
+    bool is_shed(const connection& c) const noexcept {
+        return detail::mood_of(w_.mood_seen).sheds(c.lane_);
     }
 
     /// Somebody moved the door, the state, or a listener.

@@ -52,11 +52,11 @@ struct drain_report {
 /// A network service in a box of memory. Listen, then `run` on each worker's thread. Never
 /// allocates, never starts a thread, never throws.
 ///
-/// Which thread may call what: `post`, `kill`, `close`, `stop`, `drain` any (the last two also in
-/// signal handlers);
-/// `listen` and `open_datagram` before the workers run, or on the only worker's
-/// thread; everything else the thread of the worker it concerns. The destructor ends what is left:
-/// by then no other thread may use the server.
+/// Which thread may call what: `post`, `kill`, `close` any; `stop`, `drain`, the door and `control`
+/// any, also in signal handlers; those that add and remove listeners one thread at a time, also
+/// while workers run; `open_datagram` before they run, or on the only worker's thread; everything
+/// else the thread of the worker it concerns. The destructor ends what is left: by then no other
+/// thread may use the server.
 template <class Handler, class Backend = default_backend, class Gate = allow_all,
           class Events = no_events>
 class server {

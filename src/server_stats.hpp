@@ -93,22 +93,19 @@ private:
         page.counter("turns_total", "Turns of the workers.", counts.turns);
     }
     void write_pools(detail::metrics_writer& page) const noexcept {
-        page.family("pool_capacity", "gauge", "Places of a pool.");
-        for (const pool_stats& each : pools) {
-            page.value("pool_capacity", "pool", each.name, each.capacity);
-        }
-        page.family("pool_in_use", "gauge", "Places in use now.");
-        for (const pool_stats& each : pools) {
-            page.value("pool_in_use", "pool", each.name, each.in_use);
-        }
-        page.family("pool_high_water", "gauge", "The most that were in use, added by worker.");
-        for (const pool_stats& each : pools) {
-            page.value("pool_high_water", "pool", each.name, each.high_water);
-        }
-        page.family("pool_refused_total", "counter", "Asked for while all were in use.");
-        for (const pool_stats& each : pools) {
-            page.value("pool_refused_total", "pool", each.name, each.refused);
-        }
+        const auto column = [&](std::string_view name, std::string_view type,
+                                std::string_view help, auto field) {
+            page.family(name, type, help);
+            for (const pool_stats& each : pools) {
+                page.value(name, "pool", each.name, each.*field);
+            }
+        };
+        column("pool_capacity", "gauge", "Places of a pool.", &pool_stats::capacity);
+        column("pool_in_use", "gauge", "Places in use now.", &pool_stats::in_use);
+        column("pool_high_water", "gauge", "The most that were in use, added by worker.",
+               &pool_stats::high_water);
+        column("pool_refused_total", "counter", "Asked for while all were in use.",
+               &pool_stats::refused);
     }
 };
 

@@ -109,7 +109,6 @@ private:
 };
 
 inline constexpr std::size_t page_bytes = 4096;
-inline constexpr std::size_t line_bytes = 64;
 
 /// The smallest power of two that is at least `count` and 2: what the post queue wants.
 constexpr std::uint32_t post_capacity(std::uint32_t count) noexcept {

@@ -116,17 +116,6 @@ struct adoption_sys : netio::linux_sys {
     }
 };
 
-template <class Body>
-void activation_on_each_backend(Body body) {
-    body(static_cast<netio::epoll*>(nullptr));
-    body(static_cast<netio::poll*>(nullptr));
-#if NETIO_HAS_IO_URING
-    if (netio::io_uring::available().offered) {
-        body(static_cast<netio::io_uring*>(nullptr));
-    }
-#endif
-}
-
 }  // namespace
 
 TEST_CASE("activation takes every socket with its name, and marks it") {
@@ -329,7 +318,7 @@ TEST_CASE("activation that can't mark a descriptor leaves none marked as taken")
 }
 
 TEST_CASE("a server goes on with a listener made elsewhere, whoever waits in its queue") {
-    activation_on_each_backend([]<class B>(B*) {
+    local_on_each_backend([]<class B>(B*) {
         CAPTURE(B::name);
         service_world<B> w;
         service_echo(w.handler);
@@ -351,7 +340,7 @@ TEST_CASE("a server goes on with a listener made elsewhere, whoever waits in its
 }
 
 TEST_CASE("a listener adopted while the worker sleeps is served at once [threads]") {
-    activation_on_each_backend([]<class B>(B*) {
+    local_on_each_backend([]<class B>(B*) {
         CAPTURE(B::name);
         scripted handler;
         service_echo(handler);
@@ -462,7 +451,7 @@ TEST_CASE("an adopted unix listener knows its peers' user, and keeps or loses it
 TEST_CASE("a released listener is closed here and lives on elsewhere, its queue untouched") {
     local_folder folder;
     const std::string path = folder.file("s");
-    activation_on_each_backend([&]<class B>(B*) {
+    local_on_each_backend([&]<class B>(B*) {
         CAPTURE(B::name);
         netio::limits two = service_limits;
         two.workers_max = 2;

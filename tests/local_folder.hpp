@@ -117,6 +117,20 @@ inline bool local_can_be_others(const std::string& what) {
     return possible;
 }
 
+#if NETIO_HAS_EPOLL
+/// Calls `body` with a null pointer to each backend of Linux that this kernel offers.
+template <class Body>
+void local_on_each_backend(Body body) {
+    body(static_cast<netio::epoll*>(nullptr));
+    body(static_cast<netio::poll*>(nullptr));
+#if NETIO_HAS_IO_URING
+    if (netio::io_uring::available().offered) {
+        body(static_cast<netio::io_uring*>(nullptr));
+    }
+#endif
+}
+#endif
+
 }  // namespace netio_test
 
 #endif

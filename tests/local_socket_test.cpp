@@ -142,17 +142,6 @@ struct local_late_mode_sys : netio::linux_sys {
     }
 };
 
-template <class Body>
-void local_on_each_backend(Body body) {
-    body(static_cast<netio::epoll*>(nullptr));
-    body(static_cast<netio::poll*>(nullptr));
-#if NETIO_HAS_IO_URING
-    if (netio::io_uring::available().offered) {
-        body(static_cast<netio::io_uring*>(nullptr));
-    }
-#endif
-}
-
 /// A server that listens on one path.
 template <class Backend>
 struct local_server : service_world<Backend> {

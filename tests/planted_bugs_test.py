@@ -111,11 +111,13 @@ BUGS = {
         ""),
     "shed while busy": (
         """        if (!is_idle(c)) {
-            return c.state_ == kind::closing;
-        }""",
+            return;
+        }
+        const bool drained""",
         """        if (w_.draining && !is_idle(c)) {
-            return c.state_ == kind::closing;
-        }"""),
+            return;
+        }
+        const bool drained"""),
     "refusal's place kept": (
         "refusals -= c.refusal_ ? 1 : 0;",
         "refusals -= c.refusal_ && !c.has(connection::opened) ? 1 : 0;"),

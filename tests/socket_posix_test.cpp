@@ -1,6 +1,7 @@
 // Sockets of POSIX systems: addresses, options that are really set, errors by name, nothing held
 // after a failure.
 #include "netio.hpp"
+#include "tests/local_folder.hpp"
 #include "tests/sockets.hpp"
 
 #include "tests/emulated.hpp"
@@ -141,37 +142,12 @@ socket_posix_handle socket_posix_listen(const netio::endpoint& at,
     return netio::epoll::listen({at, {}}, options);
 }
 
-/// Runs `body` in a child, where limits and the user may be changed; its exit code.
-template <class Body>
-int socket_posix_in_child(Body body) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-        ::_exit(body());
-    }
-    int status = -1;
-    ::waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+/// A path in a folder of exactly so many bytes.
+std::string socket_posix_path(const netio_test::local_folder& folder, std::size_t bytes) {
+    std::string out = folder.path() + "/";
+    out.append(bytes - out.size(), 's');
+    return out;
 }
-
-/// A folder of its own, gone with all files afterwards.
-struct socket_posix_folder {
-    std::string path = "/tmp/netio-test-XXXXXX";
-    socket_posix_folder() { REQUIRE(::mkdtemp(path.data()) != nullptr); }
-    ~socket_posix_folder() {
-        for (const std::string& each : files) {
-            ::unlink(each.c_str());
-        }
-        ::rmdir(path.c_str());
-    }
-    /// A path in it of exactly so many bytes.
-    std::string file(std::size_t bytes) {
-        std::string out = path + "/";
-        out.append(bytes - out.size(), 's');
-        files.push_back(out);
-        return out;
-    }
-    std::vector<std::string> files;
-};
 
 }  // namespace
 
@@ -407,18 +383,18 @@ TEST_CASE("socket_posix makes UDP sockets of both families") {
 }
 
 TEST_CASE("socket_posix refuses an access list, for there are no named pipes") {
-    socket_posix_folder folder;
+    const netio_test::local_folder folder;
     netio::listen_options how;
     how.pipe_access = "D:P(A;;GA;;;OW)";
-    const os_handle made = netio::epoll::listen({{}, folder.file(100)}, how);
+    const os_handle made = netio::epoll::listen({{}, socket_posix_path(folder, 100)}, how);
     CHECK(made.status.why == error::not_supported);
     CHECK(made.handle == netio::no_handle);
 }
 
 TEST_CASE("socket_posix takes unix paths of 107 bytes and refuses longer ones uncut") {
     CHECK(sockets::unix_path_max == 107);
-    socket_posix_folder folder;
-    const std::string longest = folder.file(107);
+    const netio_test::local_folder folder;
+    const std::string longest = socket_posix_path(folder, 107);
     const socket_posix_handle made = netio::epoll::listen({{}, longest}, {});
     REQUIRE(made);
     struct stat found{};
@@ -426,7 +402,8 @@ TEST_CASE("socket_posix takes unix paths of 107 bytes and refuses longer ones un
     CHECK(S_ISSOCK(found.st_mode));
     CHECK(netio::epoll::local_of(made.handle).value.family == netio::address_family::unix_path);
     for (const std::size_t too_long : {108u, 109u, 300u}) {
-        const os_handle refused = netio::epoll::listen({{}, folder.file(too_long)}, {});
+        const std::string path = socket_posix_path(folder, too_long);
+        const os_handle refused = netio::epoll::listen({{}, path}, {});
         CHECK(refused.status.why == error::path_too_long);
         CHECK(refused.handle == netio::no_handle);
     }
@@ -483,7 +460,7 @@ TEST_CASE("socket_posix lets several listeners share a port only if all say so")
 }
 
 TEST_CASE("socket_posix is refused a privileged port as an unprivileged user") {
-    const int outcome = socket_posix_in_child([] {
+    const int outcome = netio_test::local_in_child([] {
         int lowest = 1024;
         if (FILE* from = std::fopen("/proc/sys/net/ipv4/ip_unprivileged_port_start", "r")) {
             if (std::fscanf(from, "%d", &lowest) != 1) {
@@ -613,7 +590,7 @@ TEST_CASE("socket_posix says what limit of descriptors holds, not what it asked 
 }
 
 TEST_CASE("socket_posix raises the descriptor limit of a real process as far as it is allowed") {
-    const int outcome = socket_posix_in_child([] {
+    const int outcome = netio_test::local_in_child([] {
         const rlimit bound{100, 200};
         if (::setrlimit(RLIMIT_NOFILE, &bound) != 0) {
             return 1;
