@@ -22594,7 +22594,8 @@ public:
     transfer recv_exact(mutable_bytes into) noexcept { return receive(into, true); }
 
     /// Waits until the kernel has taken all of `out`, uncopied; the write deadline holds while it
-    /// takes nothing. What was taken before a failure is in `count`.
+    /// takes nothing. What was taken before a failure is in `count`, but for what a backend had on
+    /// its way when the connection was ended.
     transfer send_all(bytes out) noexcept;
     transfer send_all(std::string_view out) noexcept { return send_all(as_bytes(out)); }
 
@@ -22716,6 +22717,7 @@ private:
     bool inside_ = false;               // we said that it is inside an exchange, not the handler
     bool peer_ended_ = false;
     bool fresh_ = false;                // on_connection was not called yet
+    bool serving_ = false;              // it is being called
     bool denied_ = false;               // a send, after `bytes_out_`
     bool proxied_ = false;
     std::uint32_t worker_;
@@ -22888,15 +22890,19 @@ inline void stream::deadline(std::uint32_t ms) noexcept {
     after_clock([ms](connection& c) { c.deadline(ms); });
 }
 
+/// Also where a send has failed and only what the peer sent before could still be had: whoever
+/// returns does not want it, and its worker must not wait for the idle deadline.
 inline void stream::finish() noexcept {
     fresh_ = false;
-    if (is_open()) {
-        if (peer_ended_) {
-            connection_->because(close_kind::peer_closed);
-        }
-        connection_->close();
-        advance();
+    if (connection_ == nullptr || connection_->state_ != connection_state_kind::open ||
+        connection_->has(flags::close_wanted | flags::kill_wanted)) {
+        return;
     }
+    if (peer_ended_) {
+        connection_->because(close_kind::peer_closed);
+    }
+    connection_->close();
+    advance();
 }
 
 /// Nothing of a connection is left in here.
@@ -22970,7 +22976,8 @@ constexpr bool check_stream_handler() noexcept {
 }
 
 /// Between the reactor and the streams: a handler like any other, so every rule of the reactor
-/// holds. One stream a worker, on the stack of the thread that runs it.
+/// holds. Two streams a worker, on the stack of the thread that runs it: a backend may bring the
+/// next client in the same turn in which one ends, and whose handler has not returned yet.
 template <class Handler>
 class stream_handler {
     static_assert(check_stream_handler<Handler>());
@@ -22979,27 +22986,30 @@ public:
     explicit stream_handler(Handler& handler) noexcept : handler_(handler) {}
 
     void on_open(connection& c) noexcept {
-        NETIO_ASSERT(streams_[c.worker()] != nullptr);
-        streams_[c.worker()]->opened(c);
+        stream* const pair = streams_[c.worker()];
+        NETIO_ASSERT(pair != nullptr);
+        stream& its = pair[pair[0].serving_ ? 1 : 0];
+        NETIO_ASSERT(!its.serving_ && its.connection_ == nullptr);
+        its.opened(c);
         if constexpr (names_on_open<Handler>) {
             handler_.on_open(c);
         }
     }
     std::size_t on_data(connection& c, bytes in) noexcept {
-        return streams_[c.worker()]->take(c, in);
+        return stream_of(c)->take(c, in);
     }
     void on_denied(connection& c, std::uint16_t code) noexcept {
-        if (streams_[c.worker()] != nullptr) {
-            streams_[c.worker()]->denied(c);
+        if (stream* const its = stream_of(c)) {
+            its->denied(c);
         }
         if constexpr (names_on_denied<Handler>) {
             handler_.on_denied(c, code);
         }
     }
-    void on_end(connection& c) noexcept { streams_[c.worker()]->peer_ended_ = true; }
+    void on_end(connection& c) noexcept { stream_of(c)->peer_ended_ = true; }
     void on_close(connection& c, close_reason reason) noexcept {
-        if (streams_[c.worker()] != nullptr) {  // not in the server's end
-            streams_[c.worker()]->closed(c, reason);
+        if (stream* const its = stream_of(c)) {
+            its->closed(c, reason);
         }
         if constexpr (names_on_close<Handler>) {
             handler_.on_close(c, reason);
@@ -23007,9 +23017,15 @@ public:
     }
 
     Handler& handler() noexcept { return handler_; }
-    void set_stream(std::uint32_t worker, stream* its) noexcept { streams_[worker] = its; }
+    void set_streams(std::uint32_t worker, stream* pair) noexcept { streams_[worker] = pair; }
 
 private:
+    /// None in the server's end.
+    stream* stream_of(const connection& c) noexcept {
+        stream* const pair = streams_[c.worker()];
+        return pair == nullptr || pair[0].connection_ == &c ? pair : pair + 1;
+    }
+
     Handler& handler_;
     stream* streams_[255] = {};  // limits::workers_max is at most that
 };
@@ -23105,17 +23121,28 @@ private:
             return opened == error::stopped ? error::none : opened;
         }
         static constexpr detail::stream_calls calls{&turn, &advance};
-        stream its(calls, this, worker, base::shared_->drain_ms);
-        desk::served.set_stream(worker, &its);
+        stream pair[2]{{calls, this, worker, base::shared_->drain_ms},
+                       {calls, this, worker, base::shared_->drain_ms}};
+        desk::served.set_streams(worker, pair);
         while (turn(this, worker, forever_ns)) {
-            if (its.fresh_ && its.is_open()) {
-                desk::served.handler().on_connection(its);
-                its.finish();
+            while (serve(pair[0]) || serve(pair[1])) {
             }
         }
-        desk::served.set_stream(worker, nullptr);
+        desk::served.set_streams(worker, nullptr);
         base::loop_of(worker).close();
         return error::none;
+    }
+
+    /// False if there is nobody new.
+    bool serve(stream& its) noexcept {
+        if (!its.fresh_ || !its.is_open()) {
+            return false;
+        }
+        its.serving_ = true;
+        desk::served.handler().on_connection(its);
+        its.serving_ = false;
+        its.finish();
+        return true;
     }
 
     static bool turn(void* pool, std::uint32_t worker, std::uint64_t timeout_ns) noexcept {

@@ -11,6 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
     netio_test::life_shape shape;
     shape.connections = 60;
     shape.clients_per_life = 20;
+    shape.pools = false;  // no threads here
     const netio::bytes script(reinterpret_cast<const std::byte*>(data), byte_count);
     if (const char* why = netio_test::life_run(netio_test::sim_chooser(script), shape, counts)) {
         std::fprintf(stderr, "reactor_fuzz: %s\n", why);

@@ -37,11 +37,12 @@ inline void life::check_facts(const connection& c) noexcept {
         check(c.lane() == 0 && c.tag() == 0, "a lane without a gate");
         return;
     }
-    const life_entry& e = entry_of(c.id());
+    life_entry& e = entry_of(c.id());
     check(e.id == c.id() && e.in, "served without the gate's leave");
     check(!e.refused, "served though the gate refused it");
     check(e.expects == refusal_cause::count_, "served though its lane has no place");
     check(c.lane() == e.lane && c.tag() == e.tag, "lane and tag are what the gate said");
+    found_place(e);
 }
 
 inline std::uint8_t life::lane_of(connection_id id) noexcept {
@@ -146,9 +147,11 @@ inline egress life::gate_check(const connection& c, const write_facts& facts) no
     check(!r->denied, "asked again after a denial");
     check(facts.byte_count != 0 && facts.byte_count == c.output_bytes(), "asked of all that waits");
     check(facts.bytes_out == c.bytes_out(), "asked with what was sent before");
-    check(facts.in_exchange == r->in_exchange, "asked with the phase");
+    check(facts.in_exchange == r->in_exchange || r->receives, "asked with the phase");
     check(facts.bytes_out <= r->allowed, "bytes left that the gate was not asked about");
-    check(flow_out(*r).total() == facts.bytes_out + facts.byte_count,
+    const std::uint64_t written = flow_out(*r).total();  // or is about to be, by a stream
+    check(streams ? written >= facts.bytes_out + facts.byte_count
+                  : written == facts.bytes_out + facts.byte_count,
           "asked of every byte that the handler wrote");
     if (rates_) {
         r->rate_out.add(net.now_ns(), facts.bytes_out);
@@ -211,7 +214,9 @@ inline void life::on_denied(connection& c, std::uint16_t code) noexcept {
     r.denied_told = true;
     check(c.room() == 0 && c.output_bytes() == 0, "nothing leaves after a denial");
     release_waiter(c, r);
-    something_else(c, r);
+    if (!streams) {
+        something_else(c, r);
+    }
 }
 
 // --- lanes --------------------------------------------------------------------------------------
@@ -223,10 +228,12 @@ inline void life::enter_lane(life_entry& e) noexcept {
         if (e.lane < 8 && own_open_[e.lane] < reserved_[e.lane]) {
             ++own_open_[e.lane];
             e.place = life_entry::place_kind::own;
-        } else if (common_open_ < sizes.connections_max - reserved_sum_) {
-            // Those who are refused with an answer may have common places, too.
+        } else if (common_open_ - doubtful_places_ < sizes.connections_max - reserved_sum_) {
+            // Those who are refused with an answer may have common places, too, and who found none
+            // for that is here until it is told.
             e.may_find_none =
                 common_open_ + refused_places_ >= sizes.connections_max - reserved_sum_;
+            doubtful_places_ += e.may_find_none ? 1 : 0;
             ++common_open_;
             e.place = life_entry::place_kind::common;
         } else {
@@ -234,15 +241,24 @@ inline void life::enter_lane(life_entry& e) noexcept {
         }
     }
 }
+/// It is in, so it has one.
+inline void life::found_place(life_entry& e) noexcept {
+    if (e.place == life_entry::place_kind::common && e.may_find_none) {
+        e.may_find_none = false;
+        --doubtful_places_;
+    }
+}
 inline void life::leave_lane(life_entry& e) noexcept {
     if (e.place == life_entry::place_kind::own) {
         --own_open_[e.lane];
     } else if (e.place == life_entry::place_kind::common) {
         --common_open_;
+        doubtful_places_ -= e.may_find_none ? 1 : 0;
     } else if (e.place == life_entry::place_kind::refused) {
         --refused_places_;
     }
     e.place = life_entry::place_kind::none;
+    e.may_find_none = false;
 }
 
 // --- sources ------------------------------------------------------------------------------------
@@ -309,7 +325,8 @@ inline void life::accepted_told(const server_event& told) noexcept {
         count_source(r, told.source);
     }
     if (gated) {
-        const life_entry& e = entry_of(told.id);
+        life_entry& e = entry_of(told.id);
+        found_place(e);
         check(e.id == told.id && e.in != e.refused, "accepted without the gate");
         check(e.expects == refusal_cause::count_, "accepted though its lane has no place");
         check(!e.refused || e.answered, "accepted though the gate refused it");
@@ -600,12 +617,13 @@ inline connection_id life::choose_id() noexcept {
 }
 
 /// Kill or close of whoever that is: it is told exactly whether it means somebody.
-inline void life::act_end() noexcept {
-    const connection_id id = choose_id();
+inline void life::act_end() noexcept { act_end_of(choose_id(), one_in(2)); }
+
+inline void life::act_end_of(connection_id id, bool by_kill) noexcept {
     life_record* r = record_of(id);
     const bool live = r != nullptr && !r->closed_told;
     stale_wishes_ += !live && worker_of(id) < sizes.workers_max ? 1 : 0;
-    if (one_in(2)) {
+    if (by_kill) {
         const auto reason = static_cast<std::uint16_t>(choose.below(0x10000));
         const bool done = service_->kill(id, reason);
         check(done == (live && r->wish != kill_kind::kill), "kill means one that lives");

@@ -313,6 +313,10 @@ struct life_record {
     bool recall = true;        // on_data may come without new bytes
     bool state_used = false;
     bool in_exchange = false;
+    bool served = false;       // on_connection
+    bool receives = false;     // in one of a stream's calls
+    bool output_waits = false;
+    std::uint32_t end_index = 0;
     std::uint16_t kill_reason = 0;
     std::uint16_t wish_reason = 0;  // of a kill by id
     std::uint16_t denied_code = 0;
@@ -353,13 +357,14 @@ enum class life_hook : std::uint8_t {
     on_denied,
     on_datagram,
     on_close,
+    on_connection,
     count_
 };
 inline const char* name(life_hook hook) noexcept {
     constexpr const char* names[] = {"on_open",     "on_data",     "on_end",   "on_writable",
                                      "on_post",     "on_timer",    "on_deadline",
                                      "on_connect_failed", "on_drain", "on_denied",
-                                     "on_datagram", "on_close"};
+                                     "on_datagram", "on_close",    "on_connection"};
     static_assert(sizeof(names) / sizeof(names[0]) == static_cast<std::size_t>(life_hook::count_));
     return names[static_cast<std::size_t>(hook)];
 }

@@ -3,7 +3,7 @@
 #ifndef NETIO_TESTS_LIFE_RUN_HPP
 #define NETIO_TESTS_LIFE_RUN_HPP
 
-#include "tests/lifecycle.hpp"
+#include "tests/life_pool.hpp"
 
 #include <string>
 
@@ -32,6 +32,14 @@ struct life_full_handler : life_plain_handler {
     void on_drain(connection& c) noexcept { of->on_drain(c); }
     void on_denied(connection& c, std::uint16_t code) noexcept { of->on_denied(c, code); }
 };
+/// The second driver's.
+struct life_stream_handler {
+    life* of;
+    void on_open(connection& c) noexcept { of->on_open(c); }
+    void on_connection(stream& s) noexcept { of->on_connection(s); }
+    void on_denied(connection& c, std::uint16_t code) noexcept { of->on_denied(c, code); }
+    void on_close(connection& c, close_reason reason) noexcept { of->on_close(c, reason); }
+};
 struct life_gate {
     life* of;
     verdict admit(const connection& c) noexcept { return of->gate_admit(c); }
@@ -41,17 +49,13 @@ struct life_gate {
     }
     void closed(const connection& c, close_reason reason) noexcept { of->gate_closed(c, reason); }
 };
-struct life_events {
-    life* of;
-    void on_event(const server_event& told) noexcept { of->on_event(told); }
-};
 
-template <class Handler, class Gate>
+template <class Server>
 class life_server final : public life_service {
 public:
     template <class... Policies>
-    life_server(storage_view box, Handler& handler, Policies&... policies) noexcept
-        : server_(box, handler, policies...) {}
+    explicit life_server(storage_view box, Policies&... policies) noexcept
+        : server_(box, policies...) {}
 
     error listen(const listen_options& how, std::uint16_t& port,
                  listener_id& id) noexcept override {
@@ -110,7 +114,7 @@ public:
     error failed() const noexcept { return server_.failure().code; }
 
 private:
-    server<Handler, simulator, Gate, life_events> server_;
+    Server server_;
 };
 
 /// Memory for one server after the other, zeroed in between.
@@ -178,6 +182,19 @@ void life_go(life& of, Service&& service) noexcept {
     }
 }
 
+template <class Handler, class Gate, class... Policies>
+void life_go_by(life& of, const storage_view& box, Handler& handler, Policies&... policies) {
+    if constexpr (detail::names_on_connection<Handler>) {
+        life_go(of, life_server<life_pool<Handler, Gate>>(box, handler, policies...));
+    } else if (of.pooled) {
+        life_go(of, life_server<blocking_pool<Handler, simulator, Gate, life_events>>(
+                        box, handler, policies...));
+    } else {
+        life_go(of, life_server<server<Handler, simulator, Gate, life_events>>(box, handler,
+                                                                              policies...));
+    }
+}
+
 template <class Handler>
 void life_serve(life& of, mutable_bytes memory, const life_shape& shape) noexcept {
     Handler handler{};
@@ -186,9 +203,9 @@ void life_serve(life& of, mutable_bytes memory, const life_shape& shape) noexcep
     life_gate gate{&of};
     const storage_view box{memory, of.sizes};
     if (of.gated) {
-        life_go(of, life_server<Handler, life_gate>(box, handler, gate, events));
+        life_go_by<Handler, life_gate>(of, box, handler, gate, events);
     } else {
-        life_go(of, life_server<Handler, allow_all>(box, handler, events));
+        life_go_by<Handler, allow_all>(of, box, handler, events);
     }
     of.after_end();
     if (of.failed() == nullptr) {
@@ -224,7 +241,9 @@ inline const char* life_run(sim_chooser chooser, const life_shape& shape, life_c
         life now(net, of_life, shape);
         now.choose_sizes(serial);
         const mutable_bytes all = memory.fresh(bytes_needed<simulator>(now.sizes));
-        if (now.plain) {
+        if (now.streams) {
+            life_serve<life_stream_handler>(now, all, shape);
+        } else if (now.plain) {
             life_serve<life_plain_handler>(now, all, shape);
         } else {
             life_serve<life_full_handler>(now, all, shape);

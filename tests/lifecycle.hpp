@@ -49,6 +49,7 @@ struct life_shape {
     std::uint32_t connections = 1000;   // in all lives of the seed
     std::uint32_t clients_per_life = 250;
     bool check_storage = true;
+    bool pools = true;                  // some lives are on the second driver
 };
 
 /// One life of one server: everything but the server's type.
@@ -71,6 +72,8 @@ public:
     limits sizes;
     bool plain = false;       // the handler has only the hooks without a default
     bool gated = false;       // the server has a gate
+    bool pooled = false;      // it is a pool of threads
+    bool streams = false;     // that block in on_connection
     bool wiping = true;
     const char* failed() const noexcept { return failed_; }
     NETIO_COLD void fail(const char* why) noexcept { failed_ = failed_ == nullptr ? why : failed_; }
@@ -94,6 +97,7 @@ public:
     void on_denied(connection& c, std::uint16_t code) noexcept;
     void on_datagram(datagram_socket& via, const datagram& in) noexcept;
     void on_close(connection& c, close_reason reason) noexcept;
+    void on_connection(stream& s) noexcept;
     void on_event(const server_event& told) noexcept;
 
     // ---- the gate, and what the server counted in the end: tests/life_control.hpp
@@ -215,11 +219,21 @@ private:
     bool passed(const life_record& r, std::uint64_t from_ns, std::uint32_t ms,
                 bool may_tighten) noexcept;
 
+    // the handler that blocks: tests/life_pool.hpp
+    bool stream_act(stream& s, life_record& r) noexcept;
+    bool stream_receive(stream& s, life_record& r, bool whole) noexcept;
+    bool stream_produce(stream& s, life_record& r) noexcept;
+    bool stream_send(stream& s, life_record& r, bytes out) noexcept;
+    bool stream_failed(stream& s, life_record& r, error why) noexcept;
+    void stream_times(stream& s, life_record& r) noexcept;
+    bool stream_rare(stream& s, life_record& r) noexcept;
+
     // gate and control
     life_entry& entry_of(connection_id id) noexcept;
     verdict choose_verdict(const connection& c, life_entry& e) noexcept;
     bytes choose_reply(std::uint32_t& from) noexcept;
     void enter_lane(life_entry& e) noexcept;
+    void found_place(life_entry& e) noexcept;
     void leave_lane(life_entry& e) noexcept;
     std::uint8_t lane_of(connection_id id) noexcept;
     void check_facts(const connection& c) noexcept;
@@ -257,6 +271,8 @@ private:
     void choose_control() noexcept;
     void act_control() noexcept;
     void act_end() noexcept;
+    void act_end_of(connection_id id, bool by_kill) noexcept;
+    void act_long_quiet() noexcept;
     connection_id choose_id() noexcept;
     void act_door() noexcept;
     void act_mood() noexcept;
@@ -349,6 +365,7 @@ private:
     std::uint32_t reserved_sum_ = 0;
     std::uint32_t own_open_[8] = {};
     std::uint32_t common_open_ = 0;
+    std::uint32_t doubtful_places_ = 0;  // of those: whether they have one is not known yet
     std::uint32_t refused_places_ = 0;  // at most so many more, of those refused with an answer
     bool door_shut_ = false;
     control_state mood_ = control_state::normal;
@@ -404,6 +421,13 @@ inline void life::choose_sizes(std::uint32_t serial) noexcept {
     plain = one_in(3);
     wiping = !one_in(8);
     choose_control();
+    pooled = shape_.pools && serial % 6 == 4;
+    streams = pooled && serial % 12 == 4;
+    if (streams) {
+        sizes.connections_max = sizes.workers_max;
+        sizes.timers_max = sizes.datagram_sockets_max = 0;
+        plain = false;
+    }
 }
 
 inline deadlines life::choose_deadlines() noexcept {
@@ -616,13 +640,17 @@ inline void life::on_open(connection& c) noexcept {
     if (one_in(2)) {
         touch_state(c, r);
     }
+    r.end_index = sim_network::index_of(c.native_handle());
     if (phase_ == phase_of_life::young) {
         set_times(c, r);
-        something_else(c, r);
+        if (!streams) {
+            something_else(c, r);
+        }
         if (one_in(3) && !gone_quiet(r)) {
             produce(c, r);
         }
     }
+    r.output_waits = c.output_bytes() != 0;
     note_input(c, r);
 }
 
@@ -1183,7 +1211,8 @@ inline void life::connect_from(connection* c) noexcept {
         return;
     }
     const std::uint64_t word = ++next_word_;
-    const bool to_ourselves = one_in(3) && places_[0].path.empty();
+    // Workers that wait for each other's clients would wait for ever.
+    const bool to_ourselves = one_in(3) && places_[0].path.empty() && !streams;
     const endpoint to = to_ourselves
                             ? loopback_ipv4(places_[0].port)
                             : remotes_[choose.below(static_cast<std::uint32_t>(remotes_.size()))];
@@ -1833,8 +1862,22 @@ inline void life::turn_all() noexcept {
     quiet_turns_ = net.trace() == before ? quiet_turns_ + 1 : 0;
 }
 
+/// Threads that wait for who never speaks are set free from outside: nobody else comes in.
+inline void life::act_long_quiet() noexcept {
+    for (std::size_t at = records_.size(); at != 0; --at) {
+        const life_record& each = records_[at - 1];
+        if (!each.closed_told && each.wish == kill_kind::live) {
+            act_end_of(each.id, one_in(2));
+            return;
+        }
+    }
+}
+
 inline void life::go_on() noexcept {
     act();
+    if (streams && quiet_turns_ > 60 && one_in(10)) {
+        act_long_quiet();
+    }
     if (choose.chance(pauses_)) {  // the process was not run for a while
         net.pass((1 + choose.below(one_in(2) ? 20 : 400)) * ms_ns);
     }
@@ -1848,6 +1891,9 @@ inline void life::wake_everyone() noexcept {
         const life_record& each = records_[(first + at) % records_.size()];
         if (each.opened && !each.closed) {
             service_->post(each.id, word_for(each.id));
+            if (streams && each.by_connect) {
+                act_end_of(each.id, false);  // a thread that blocks hears no posts
+            }
         }
     }
 }
@@ -1978,7 +2024,7 @@ inline bool life::finish(life_service& service) noexcept {
         phase_ = phase_of_life::finishing;
         run_out();
     }
-    if (how == 7 && failed_ == nullptr) {
+    if (how == 7 && failed_ == nullptr && !streams) {
         phase_ = phase_of_life::torn_down;
         return false;
     }
@@ -2016,6 +2062,11 @@ inline void life::after_end() noexcept {
     check(all_gone(), "closed is told of every connection of a server that is destroyed");
     check(inside_ == 0, "the gate hears of every end, also of a server that is destroyed");
 }
+
+struct life_events {
+    life* of;
+    void on_event(const server_event& told) noexcept { of->on_event(told); }
+};
 
 }  // namespace netio_test
 

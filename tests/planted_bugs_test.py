@@ -138,6 +138,16 @@ BUGS = {
     "slow too soon": (
         "moved * 1'000 < std::uint64_t{rate}",
         "moved * 500 < std::uint64_t{rate}"),
+    "next client in the last one's hands": (
+        "stream& its = pair[pair[0].serving_ ? 1 : 0];\n"
+        "        NETIO_ASSERT(!its.serving_ && its.connection_ == nullptr);",
+        "stream& its = pair[0];"),
+    "worker waits for a dead output": (
+        "    if (connection_ == nullptr || connection_->state_ != connection_state_kind::open ||\n"
+        "        connection_->has(flags::close_wanted | flags::kill_wanted)) {\n"
+        "        return;",
+        "    if (!is_open()) {\n"
+        "        return;"),
 }
 
 

@@ -25,7 +25,7 @@ inline std::uint64_t sim_hash(bytes of) noexcept {
     return out;
 }
 
-class simulator final : public sim_owner {
+class simulator : public sim_owner {
 public:
     static constexpr const char* name = "simulator";
     static constexpr std::size_t connection_bytes = 40;
