@@ -312,6 +312,8 @@ enum class error : std::uint8_t {
     handoff_handles,
     handoff_socket,
     handoff_refused,
+    // of this process
+    forked_child,
     count_
 };
 
@@ -380,6 +382,7 @@ inline constexpr const char* error_texts[] = {
     "hand-off: descriptors do not match the list",
     "hand-off: a socket is not what the list says",
     "hand-off: refused by the successor",
+    "the server belongs to the process that this one was forked from",
 };
 static_assert(sizeof(error_texts) / sizeof(error_texts[0]) ==
               static_cast<std::size_t>(error::count_));
@@ -6071,6 +6074,13 @@ concept backend_takes_listeners = requires(socket_handle handle, const listen_op
     { B::take_listener(handle, options) } noexcept -> std::same_as<os_handle>;
 };
 
+/// Where a process can go on as two, a backend may offer `process_id()`: which of them this is, never
+/// 0; any thread. A server then keeps its hands off what it has in common with the other one.
+template <class B>
+concept backend_may_be_forked = requires {
+    { B::process_id() } noexcept -> std::same_as<std::uint64_t>;
+};
+
 /// Where a thread that has one connection blocks in its receive, a wake may come late: by
 /// `late_wake_ns`, unless `wake_at_once(true)` was called after `open`, which costs a call a wait.
 template <class B>
@@ -8984,6 +8994,9 @@ public:
         return raise_descriptor_limit<Sys>(count);
     }
     static bool fill_random(mutable_bytes out) noexcept { return Sys::fill_random(out); }
+    static std::uint64_t process_id() noexcept {
+        return static_cast<std::uint64_t>(Sys::process_id());
+    }
     static peer_credentials peer_credentials_of(socket_handle handle) noexcept {
         return credentials_of<Sys>(static_cast<int>(handle));
     }
@@ -21647,8 +21660,9 @@ public:
         char name[119];
         const std::string_view where =
             name_of(wanted.unix_path, wanted.address, wanted.port, wanted.dual_stack, name);
-        if (index == none_index) {
-            return fail("listen", where, error::full);
+        if (in_forked_child() || index == none_index) {
+            return fail("listen", where,
+                        in_forked_child() ? error::forked_child : error::full);
         }
         detail::listener_entry& entry = shared_->listeners[index];
         stream_address address{{}, wanted.unix_path};
@@ -21681,8 +21695,9 @@ public:
             detail::line_writer(name).put("descriptor ").put(static_cast<std::uint64_t>(handle))
                 .finish();
         const std::uint32_t index = free_listener();
-        if (index == none_index) {
-            return fail("adopt_listener", what, error::full);
+        if (in_forked_child() || index == none_index) {
+            return fail("adopt_listener", what,
+                        in_forked_child() ? error::forked_child : error::full);
         }
         detail::listener_entry& entry = shared_->listeners[index];
         if constexpr (!backend_takes_listeners<Backend>) {
@@ -21791,7 +21806,16 @@ public:
 
     /// Serves as worker `worker` until a stop or drain is complete. none, or why it could not
     /// start.
+    ///
+    /// A server belongs to the process that first ran it. In a child that was forked later `run`,
+    /// `listen` and `adopt_listener` return error::forked_child, and the child's copy ends without a trace: no
+    /// connection, file or registration of the parent's is touched. Its descriptors are closed by
+    /// `exec` or with the process; until then peers do not see what the parent closes. Other calls
+    /// are not for a child, nor is a return into a loop that it was forked from.
     error run(std::uint32_t worker = 0) noexcept {
+        if (in_forked_child()) {
+            return error::forked_child;
+        }
         const error opened = open(worker);
         if (opened != error::none) {
             return opened == error::stopped ? error::none : opened;
@@ -22101,7 +22125,28 @@ private:
                sizes.datagram_sockets_max + 4u * sizes.workers_max + 8;
     }
 
+    /// Both processes have the same sockets: what a child shuts down or takes out of an epoll set,
+    /// its parent loses.
+    bool in_forked_child() const noexcept {
+        if constexpr (backend_may_be_forked<Backend>) {
+            const std::uint64_t owner = owner_.load(detail::ordering::relaxed);
+            return owner != 0 && owner != Backend::process_id();
+        } else {
+            return false;
+        }
+    }
+    void note_owner() noexcept {
+        if constexpr (backend_may_be_forked<Backend>) {
+            if (owner_.load(detail::ordering::relaxed) == 0) {
+                owner_.store(Backend::process_id(), detail::ordering::relaxed);
+            }
+        }
+    }
+
     void tear_down() noexcept {
+        if (in_forked_child()) {
+            return;
+        }
         if (shared_ != nullptr) {
             shared_->stop_wanted.store(1);  // a handler that dials again is told so
             torn_down_ = true;
@@ -22143,6 +22188,7 @@ private:
         for (std::uint32_t said = 0;
              said == 0 && !shared_->door.compare_exchange_weak(said, open_word);) {
         }
+        note_owner();
         const os_status opened = loop_of(worker).open();
         if (!opened && !open_failed_.exchange(true)) {  // the first of several workers reports
             fail("open", Backend::name, opened.why, opened.os_code);
@@ -22501,6 +22547,7 @@ private:
     std::size_t worker_bytes_ = 0;
     detail::atomic<bool> open_failed_ = false;
     bool torn_down_ = false;
+    detail::atomic<std::uint64_t> owner_ = 0;  // the process that ran it first
 };
 
 template <limits Sizes, class Backend, class Handler>

@@ -1052,6 +1052,9 @@ public:
         return raise_descriptor_limit<Sys>(count);
     }
     static bool fill_random(mutable_bytes out) noexcept { return Sys::fill_random(out); }
+    static std::uint64_t process_id() noexcept {
+        return static_cast<std::uint64_t>(Sys::process_id());
+    }
     static peer_credentials peer_credentials_of(socket_handle handle) noexcept {
         return credentials_of<Sys>(static_cast<int>(handle));
     }

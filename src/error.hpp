@@ -82,6 +82,8 @@ enum class error : std::uint8_t {
     handoff_handles,
     handoff_socket,
     handoff_refused,
+    // of this process
+    forked_child,
     count_
 };
 
@@ -150,6 +152,7 @@ inline constexpr const char* error_texts[] = {
     "hand-off: descriptors do not match the list",
     "hand-off: a socket is not what the list says",
     "hand-off: refused by the successor",
+    "the server belongs to the process that this one was forked from",
 };
 static_assert(sizeof(error_texts) / sizeof(error_texts[0]) ==
               static_cast<std::size_t>(error::count_));

@@ -142,8 +142,9 @@ public:
         char name[119];
         const std::string_view where =
             name_of(wanted.unix_path, wanted.address, wanted.port, wanted.dual_stack, name);
-        if (index == none_index) {
-            return fail("listen", where, error::full);
+        if (in_forked_child() || index == none_index) {
+            return fail("listen", where,
+                        in_forked_child() ? error::forked_child : error::full);
         }
         detail::listener_entry& entry = shared_->listeners[index];
         stream_address address{{}, wanted.unix_path};
@@ -176,8 +177,9 @@ public:
             detail::line_writer(name).put("descriptor ").put(static_cast<std::uint64_t>(handle))
                 .finish();
         const std::uint32_t index = free_listener();
-        if (index == none_index) {
-            return fail("adopt_listener", what, error::full);
+        if (in_forked_child() || index == none_index) {
+            return fail("adopt_listener", what,
+                        in_forked_child() ? error::forked_child : error::full);
         }
         detail::listener_entry& entry = shared_->listeners[index];
         if constexpr (!backend_takes_listeners<Backend>) {
@@ -286,7 +288,16 @@ public:
 
     /// Serves as worker `worker` until a stop or drain is complete. none, or why it could not
     /// start.
+    ///
+    /// A server belongs to the process that first ran it. In a child that was forked later `run`,
+    /// `listen` and `adopt_listener` return error::forked_child, and the child's copy ends without a trace: no
+    /// connection, file or registration of the parent's is touched. Its descriptors are closed by
+    /// `exec` or with the process; until then peers do not see what the parent closes. Other calls
+    /// are not for a child, nor is a return into a loop that it was forked from.
     error run(std::uint32_t worker = 0) noexcept {
+        if (in_forked_child()) {
+            return error::forked_child;
+        }
         const error opened = open(worker);
         if (opened != error::none) {
             return opened == error::stopped ? error::none : opened;
@@ -596,7 +607,28 @@ private:
                sizes.datagram_sockets_max + 4u * sizes.workers_max + 8;
     }
 
+    /// Both processes have the same sockets: what a child shuts down or takes out of an epoll set,
+    /// its parent loses.
+    bool in_forked_child() const noexcept {
+        if constexpr (backend_may_be_forked<Backend>) {
+            const std::uint64_t owner = owner_.load(detail::ordering::relaxed);
+            return owner != 0 && owner != Backend::process_id();
+        } else {
+            return false;
+        }
+    }
+    void note_owner() noexcept {
+        if constexpr (backend_may_be_forked<Backend>) {
+            if (owner_.load(detail::ordering::relaxed) == 0) {
+                owner_.store(Backend::process_id(), detail::ordering::relaxed);
+            }
+        }
+    }
+
     void tear_down() noexcept {
+        if (in_forked_child()) {
+            return;
+        }
         if (shared_ != nullptr) {
             shared_->stop_wanted.store(1);  // a handler that dials again is told so
             torn_down_ = true;
@@ -638,6 +670,7 @@ private:
         for (std::uint32_t said = 0;
              said == 0 && !shared_->door.compare_exchange_weak(said, open_word);) {
         }
+        note_owner();
         const os_status opened = loop_of(worker).open();
         if (!opened && !open_failed_.exchange(true)) {  // the first of several workers reports
             fail("open", Backend::name, opened.why, opened.os_code);
@@ -996,6 +1029,7 @@ private:
     std::size_t worker_bytes_ = 0;
     detail::atomic<bool> open_failed_ = false;
     bool torn_down_ = false;
+    detail::atomic<std::uint64_t> owner_ = 0;  // the process that ran it first
 };
 
 template <limits Sizes, class Backend, class Handler>

@@ -20,6 +20,7 @@
 #include "tests/envelope_test.cpp"
 #include "tests/epoll_test.cpp"
 #include "tests/error_test.cpp"
+#include "tests/fork_test.cpp"
 #include "tests/handoff_list_test.cpp"
 #include "tests/handoff_test.cpp"
 #include "tests/interleavings_test.cpp"
