@@ -11,6 +11,7 @@
 #include "src/local.hpp"
 #include "src/crc32c.hpp"
 #include "src/stats.hpp"
+#include "src/sip_hash.hpp"
 #include "src/slab.hpp"
 #include "src/wheel.hpp"
 #include "src/buffer_pool.hpp"
