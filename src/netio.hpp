@@ -18,6 +18,7 @@
 #include "src/post_queue.hpp"
 #include "src/kill_marks.hpp"
 #include "src/source_table.hpp"
+#include "src/datagram_budget.hpp"
 #include "src/proxy.hpp"
 #include "src/envelope.hpp"
 #include "src/handoff_list.hpp"

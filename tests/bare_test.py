@@ -32,11 +32,12 @@ LIMITS = {
     "src/buffer_pool.hpp": (640, 128),
     "src/bytes.hpp": (112, 16),
     "src/crc32c.hpp": (384, 64),
+    "src/datagram_budget.hpp": (3400, 384),
     "src/endpoint.hpp": (5400, 384),
     "src/envelope.hpp": (15400, 1152),
     "src/error.hpp": (1500, 336),
     "src/kill_marks.hpp": (16, 8),  # templates that want 64-bit atomics: not used there
-    "src/limits.hpp": (560, 272),
+    "src/limits.hpp": (592, 288),
     "src/local.hpp": (160, 16),
     "src/options.hpp": (64, 16),
     "src/post_queue.hpp": (400, 96),
