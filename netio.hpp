@@ -3315,13 +3315,14 @@ public:
 
 private:
     std::uint32_t first(std::uint64_t name) const noexcept {
-        return static_cast<std::uint32_t>(name) * set_places & (count_ - 1);
+        return (static_cast<std::uint32_t>(name) & last_set()) * set_places;
     }
     // Never the same: the distance is odd, and sets are a power of two.
     std::uint32_t second(std::uint64_t name) const noexcept {
-        const auto apart = static_cast<std::uint32_t>(name >> 32) | 1;
-        return (static_cast<std::uint32_t>(name) + apart) * set_places & (count_ - 1);
+        const std::uint32_t apart = static_cast<std::uint32_t>(name >> 32) & last_set();
+        return (first(name) + (apart | 1) * set_places) & (count_ - 1);
     }
+    std::uint32_t last_set() const noexcept { return count_ / set_places - 1; }
 
     std::uint64_t* names_ = nullptr;
     Entry* entries_ = nullptr;

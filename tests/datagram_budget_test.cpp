@@ -429,7 +429,8 @@ void budget_against_model(std::uint32_t seed) {
         case 2: {
             auto& own = sources.try_emplace(number, model_bucket(rate, burst),
                                             model_bucket(bytes_rate, bytes_burst)).first->second;
-            const bool of_source = own.first.has(1, box.now_ns) & own.second.has(count, box.now_ns);
+            const bool of_bytes = own.second.has(count, box.now_ns);
+            const bool of_source = own.first.has(1, box.now_ns) && of_bytes;
             const bool of_all = all.has(1, box.now_ns);
             const datagram_word said = box.admit(who, count);
             REQUIRE(said == (!of_source ? datagram_word::over_source
