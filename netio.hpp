@@ -13,12 +13,14 @@
 //   floor 1 · platform/atomic.hpp · words that threads and signal handlers share
 //   floor 2 · src/crc32c.hpp · the Castagnoli checksum (RFC 9260 appendix A), by instruction or table
 //   floor 2 · src/stats.hpp · what every pool tells of itself
+//   floor 2 · src/sip_hash.hpp · a hash whose values nobody can foretell without its key
 //   floor 3 · src/slab.hpp · slots of one size with generations: take, give, stale ids found
 //   floor 3 · src/wheel.hpp · deadlines: arm, move, cancel and expire in O(1), exact to the tick
 //   floor 3 · src/buffer_pool.hpp · buffers of one size, two quotas, wiped when given back
 //   floor 3 · src/post_queue.hpp · bounded queue of words from any thread to one owner
 //   floor 3 · src/kill_marks.hpp · ending one connection from any thread: a word each, and marked ones
 //   floor 3 · src/source_table.hpp · how many connections each source has: exact, bounded, shared
+//   floor 3 · src/datagram_budget.hpp · what UDP sources may take, and what may be sent to strangers
 //   floor 3 · src/proxy.hpp · PROXY protocol versions 1 and 2: parse and encode, with TLVs and CRC32C
 //   floor 3 · src/envelope.hpp · ARP1 envelopes: frame, decode into views, write without a heap
 //   floor 4 · src/handoff_list.hpp · the list of listeners that a process hands to its successor
@@ -1428,6 +1430,34 @@ constexpr bool contains(const network& in, const endpoint& who) noexcept {
     return true;
 }
 
+/// Those who are counted as one: an IPv4 address, or the IPv6 addresses of one network, since a
+/// single machine commonly has all 2^64 of those. Others (unix, none) are not counted.
+struct source {
+    std::uint64_t prefix = 0;
+    address_family family = address_family::none;
+
+    constexpr bool operator==(const source&) const noexcept = default;
+};
+
+/// The first `ipv4_bits` (1 to 32) or `ipv6_bits` (1 to 64) of an address. An IPv4 address in IPv6
+/// form is the IPv4 address.
+constexpr source source_of(const endpoint& who, std::uint32_t ipv4_bits = 32,
+                           std::uint32_t ipv6_bits = 64) noexcept {
+    const endpoint plain = unmapped(who);
+    const bool narrow = plain.family == address_family::ipv4;
+    if (!narrow && plain.family != address_family::ipv6) {
+        return {};
+    }
+    NETIO_ASSERT(ipv4_bits >= 1 && ipv4_bits <= 32 && ipv6_bits >= 1 && ipv6_bits <= 64);
+    const std::uint32_t all = narrow ? 32 : 64;
+    std::uint64_t first = 0;
+    for (std::uint32_t at = 0; at < all / 8; ++at) {
+        first = first << 8 | plain.address[at];
+    }
+    const std::uint32_t dropped = all - (narrow ? ipv4_bits : ipv6_bits);
+    return {first >> dropped << dropped, plain.family};
+}
+
 NETIO_END
 
 // ==== src/limits.hpp ==============================================================================
@@ -1479,6 +1509,11 @@ struct limits {
     std::uint32_t datagram_sockets_max = 4;
     /// Datagrams on their way out, all sockets together.
     std::uint32_t datagram_sends_max = 64;
+    /// Sources of datagrams that are remembered, and as many addresses, 64 bytes for both;
+    /// further ones share one budget. Each worker rounds its share up to a power of two, at least
+    /// 16. Stops: one source taking all of a handler's time, and answers to addresses that never
+    /// asked. 0: none is remembered, and nothing of that is bounded.
+    std::uint32_t datagram_sources_max = 4096;
     /// Blocks of trusted proxies, all listeners together.
     std::uint32_t trusted_networks_max = 64;
     /// Sources (`listen_options::source_connections_max`) that are counted apart, 16 to 32 bytes
@@ -1517,6 +1552,7 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
         {"timers_max", sizes.timers_max, 0, slots_max},
         {"datagram_sockets_max", sizes.datagram_sockets_max, 0, 255},
         {"datagram_sends_max", sizes.datagram_sends_max, 0, slots_max},
+        {"datagram_sources_max", sizes.datagram_sources_max, 0, slots_max},
         {"trusted_networks_max", sizes.trusted_networks_max, 0, 1u << 16},
         {"events_per_turn", sizes.events_per_turn, 4, 1024},
     };
@@ -1761,6 +1797,56 @@ struct pool_stats {
     std::uint32_t high_water = 0;    // the most that were in use at once
     std::uint64_t refused = 0;       // asked for while all were in use
 };
+
+NETIO_END
+
+// ==== src/sip_hash.hpp ============================================================================
+// floor 2 · a hash whose values nobody can foretell without its key
+
+#include <bit>
+#include <initializer_list>
+
+NETIO_BEGIN
+
+namespace detail {
+
+/// The state of SipHash, and its round.
+struct sip_state {
+    std::uint64_t a, b, c, d;
+
+    NETIO_WRAPS constexpr void round() noexcept {
+        a += b;
+        b = std::rotl(b, 13) ^ a;
+        a = std::rotl(a, 32);
+        c += d;
+        d = std::rotl(d, 16) ^ c;
+        a += d;
+        d = std::rotl(d, 21) ^ a;
+        c += b;
+        b = std::rotl(b, 17) ^ c;
+        c = std::rotl(c, 32);
+    }
+};
+
+/// SipHash-1-3 (Aumasson and Bernstein) of 8-byte blocks. What is hashed under one key has one
+/// length, or its last block begins with the length, as theirs does.
+constexpr std::uint64_t sip_hash(std::initializer_list<std::uint64_t> blocks,
+                                 const std::uint64_t (&key)[2]) noexcept {
+    sip_state now{key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d,
+                  key[0] ^ 0x6c7967656e657261, key[1] ^ 0x7465646279746573};
+    for (const std::uint64_t block : blocks) {
+        now.d ^= block;
+        now.round();
+        now.a ^= block;
+    }
+    now.c ^= 0xff;
+    now.round();
+    now.round();
+    now.round();
+    return now.a ^ now.b ^ now.c ^ now.d;
+}
+
+}  // namespace detail
 
 NETIO_END
 
@@ -2815,70 +2901,13 @@ NETIO_END
 
 NETIO_BEGIN
 
-/// Those who are counted as one: an IPv4 address, or the IPv6 addresses of one network, since a
-/// single machine commonly has all 2^64 of those. Others (unix, none) are not counted.
-struct source {
-    std::uint64_t prefix = 0;
-    address_family family = address_family::none;
-
-    constexpr bool operator==(const source&) const noexcept = default;
-};
-
-/// The first `ipv4_bits` (1 to 32) or `ipv6_bits` (1 to 64) of an address. An IPv4 address in IPv6
-/// form is the IPv4 address.
-constexpr source source_of(const endpoint& who, std::uint32_t ipv4_bits = 32,
-                           std::uint32_t ipv6_bits = 64) noexcept {
-    const endpoint plain = unmapped(who);
-    const bool narrow = plain.family == address_family::ipv4;
-    if (!narrow && plain.family != address_family::ipv6) {
-        return {};
-    }
-    NETIO_ASSERT(ipv4_bits >= 1 && ipv4_bits <= 32 && ipv6_bits >= 1 && ipv6_bits <= 64);
-    const std::uint32_t all = narrow ? 32 : 64;
-    std::uint64_t first = 0;
-    for (std::uint32_t at = 0; at < all / 8; ++at) {
-        first = first << 8 | plain.address[at];
-    }
-    const std::uint32_t dropped = all - (narrow ? ipv4_bits : ipv6_bits);
-    return {first >> dropped << dropped, plain.family};
-}
-
 namespace detail {
 
-/// The state of SipHash, and its round.
-struct sip_state {
-    std::uint64_t a, b, c, d;
-
-    NETIO_WRAPS constexpr void round() noexcept {
-        a += b;
-        b = std::rotl(b, 13) ^ a;
-        a = std::rotl(a, 32);
-        c += d;
-        d = std::rotl(d, 16) ^ c;
-        a += d;
-        d = std::rotl(d, 21) ^ a;
-        c += b;
-        b = std::rotl(b, 17) ^ c;
-        c = std::rotl(c, 32);
-    }
-};
-
-/// SipHash-1-3 (Aumasson and Bernstein) of nine bytes, the prefix in little-endian order and the
-/// family: without the key nobody can choose sources that share a place.
+/// SipHash-1-3 of nine bytes, the prefix in little-endian order and the family: without the key
+/// nobody can choose sources that share a place.
 constexpr std::uint64_t hash_of(const source& from, const std::uint64_t (&key)[2]) noexcept {
-    sip_state now{key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d,
-                  key[0] ^ 0x6c7967656e657261, key[1] ^ 0x7465646279746573};
-    for (const std::uint64_t word :
-         {from.prefix, std::uint64_t{9} << 56 | static_cast<std::uint64_t>(from.family)}) {
-        now.d ^= word;
-        now.round();
-        now.a ^= word;
-    }
-    now.c ^= 0xff;
-    now.round();
-    now.round();
-    now.round();
-    return now.a ^ now.b ^ now.c ^ now.d;
+    return sip_hash({from.prefix, std::uint64_t{9} << 56 | static_cast<std::uint64_t>(from.family)},
+                    key);
 }
 
 }  // namespace detail
@@ -3054,6 +3083,456 @@ private:
 };
 
 using source_table = basic_source_table<detail::atomic>;
+
+NETIO_END
+
+// ==== src/datagram_budget.hpp =====================================================================
+// floor 3 · what UDP sources may take, and what may be sent to strangers
+
+#include <bit>
+#include <cstring>
+
+NETIO_BEGIN
+
+namespace detail {
+
+/// A stretch of time, exact for a rate: nanoseconds, and the part of one that is left over, of
+/// which `rate` are one. So roundings don't add up, however many datagrams come.
+struct token_time {
+    std::uint64_t ns = 0;
+    std::uint32_t rest = 0;
+
+    constexpr bool operator<=(const token_time& other) const noexcept {
+        return ns < other.ns || (ns == other.ns && rest <= other.rest);
+    }
+};
+
+/// A token bucket: `rate` a second, and `burst` at once when it is full. A rate of 0 bounds
+/// nothing.
+struct token_rate {
+    std::uint32_t rate = 0;
+    token_time burst{};
+    token_time one{};
+
+    static constexpr token_rate of(std::uint32_t rate, std::uint32_t burst) noexcept {
+        token_rate out;
+        out.rate = rate;
+        if (rate != 0) {
+            out.burst = out.cost(burst);
+            out.one = out.cost(1);
+        }
+        return out;
+    }
+    /// How long the bucket takes to fill by so many.
+    constexpr token_time cost(std::uint32_t count) const noexcept {
+        const std::uint64_t all = std::uint64_t{count} * 1'000'000'000;
+        return {all / rate, static_cast<std::uint32_t>(all % rate)};
+    }
+    /// When the bucket is full again if so much is taken from one that is full at `full`.
+    constexpr token_time after(token_time full, token_time taken, std::uint64_t now_ns)
+        const noexcept {
+        if (full.ns < now_ns) {
+            full = {now_ns, 0};
+        }
+        const std::uint64_t rest = std::uint64_t{full.rest} + taken.rest;
+        const bool carry = rest >= rate;
+        return {full.ns + taken.ns + (carry ? 1 : 0),
+                static_cast<std::uint32_t>(carry ? rest - rate : rest)};
+    }
+    constexpr bool holds(const token_time& full_again, std::uint64_t now_ns) const noexcept {
+        return token_time{full_again.ns - now_ns, full_again.rest} <= burst;
+    }
+};
+
+/// A budget: datagrams and their bytes.
+struct datagram_pace {
+    token_rate datagrams;
+    token_rate bytes;
+
+    constexpr bool bounds() const noexcept { return datagrams.rate != 0 || bytes.rate != 0; }
+};
+
+/// What a budget has left, kept as the moments at which its two buckets are full. All-zero: all.
+struct datagram_buckets {
+    std::uint64_t datagrams_full_ns;
+    std::uint64_t bytes_full_ns;
+    std::uint32_t datagrams_rest;
+    std::uint32_t bytes_rest;
+
+    /// Nothing to remember: as good as one never used.
+    bool idle(std::uint64_t now_ns) const noexcept {
+        return token_time{datagrams_full_ns, datagrams_rest} <= token_time{now_ns, 0} &&
+               token_time{bytes_full_ns, bytes_rest} <= token_time{now_ns, 0};
+    }
+    /// Takes one datagram of `count` bytes from this copy. False: one of the two has not enough,
+    /// and the copy is to be thrown away.
+    bool take(const datagram_pace& from, std::uint32_t count, std::uint64_t now_ns) noexcept {
+        if (from.datagrams.rate != 0) {
+            const token_time full = from.datagrams.after({datagrams_full_ns, datagrams_rest},
+                                                         from.datagrams.one, now_ns);
+            if (!from.datagrams.holds(full, now_ns)) {
+                return false;
+            }
+            datagrams_full_ns = full.ns;
+            datagrams_rest = full.rest;
+        }
+        if (from.bytes.rate != 0) {
+            const token_time full = from.bytes.after({bytes_full_ns, bytes_rest},
+                                                     from.bytes.cost(count), now_ns);
+            if (!from.bytes.holds(full, now_ns)) {
+                return false;
+            }
+            bytes_full_ns = full.ns;
+            bytes_rest = full.rest;
+        }
+        return true;
+    }
+};
+
+/// Bytes that may be sent to an address because it sent some: each is there until it is spent, or
+/// the window after the one it was earned in is over. All-zero: none.
+struct datagram_credit {
+    std::uint64_t gone_ns;   // when all of it is over: the end of the window after `fresh`'s
+    std::uint32_t fresh;     // of the last window in which anything was earned
+    std::uint32_t earlier;   // of the one before; older is spent first, so 0 where `fresh` is 0
+
+    bool idle(std::uint64_t now_ns) const noexcept { return fresh == 0 || now_ns >= gone_ns; }
+
+    /// In the window that ends at `window_ends_ns`. What no longer fits a word is lost.
+    void earn(std::uint64_t count, std::uint64_t window_ends_ns, std::uint64_t window_ns) noexcept {
+        const std::uint64_t gone = window_ends_ns + window_ns;
+        if (gone_ns != gone) {
+            earlier = gone_ns == window_ends_ns ? fresh : 0;
+            fresh = 0;
+            gone_ns = gone;
+        }
+        const std::uint64_t sum = fresh + count;
+        fresh = sum < most ? static_cast<std::uint32_t>(sum) : most;
+    }
+    bool spend(std::uint64_t count, std::uint64_t now_ns, std::uint64_t window_ns) noexcept {
+        if (idle(now_ns)) {
+            return false;
+        }
+        if (now_ns >= gone_ns - window_ns) {
+            earlier = 0;
+        }
+        if (count > std::uint64_t{earlier} + fresh) {
+            return false;
+        }
+        const auto whole = static_cast<std::uint32_t>(count);
+        const std::uint32_t old = whole < earlier ? whole : earlier;
+        earlier -= old;
+        fresh -= whole - old;
+        return true;
+    }
+
+private:
+    static constexpr std::uint32_t most = 0xFFFFFFFF;
+};
+
+/// An exact address, with its port: what it earned, and until when it counts as proven.
+struct datagram_address {
+    datagram_credit credit;
+    std::uint64_t proven_until_ns;
+
+    bool proven(std::uint64_t now_ns) const noexcept { return now_ns < proven_until_ns; }
+    bool idle(std::uint64_t now_ns) const noexcept {
+        return credit.idle(now_ns) && !proven(now_ns);
+    }
+};
+
+/// A view over the caller's memory: entries found by keyed hashes. A name has one of sixteen
+/// places, eight beside each other in each of two sets that it names itself. A place is taken over
+/// only while it is idle, and an idle entry is as good as a new one: so whoever comes, nobody loses
+/// anything, and every call looks at sixteen places at most. One thread.
+template <class Entry>
+class place_table {
+    static_assert(std::is_trivially_copyable_v<Entry>);
+
+public:
+    static constexpr std::uint32_t set_places = 8;
+    static constexpr std::size_t place_bytes = sizeof(std::uint64_t) + sizeof(Entry);
+
+    /// `memory` is all-zero, aligned to 8, `count * place_bytes` long; `count` a power of two, two
+    /// sets at least, or 0. Touches none of it.
+    void attach(std::byte* memory, std::uint32_t count) noexcept {
+        NETIO_ASSERT(reinterpret_cast<std::uintptr_t>(memory) % 8 == 0);
+        NETIO_ASSERT(count == 0 || (count >= 2 * set_places && (count & (count - 1)) == 0));
+        names_ = reinterpret_cast<std::uint64_t*>(memory);
+        entries_ = reinterpret_cast<Entry*>(memory + count * sizeof(std::uint64_t));
+        count_ = count;
+        shared_ = 0;
+    }
+    std::uint32_t capacity() const noexcept { return count_; }
+
+    /// nullptr: it has no place. A name is never 0.
+    Entry* find(std::uint64_t name) noexcept {
+        NETIO_ASSERT(name != 0);
+        for (const std::uint32_t set : {first(name), second(name)}) {
+            for (std::uint32_t at = set; at < set + set_places; ++at) {
+                if (names_[at] == name) {
+                    return &entries_[at];
+                }
+            }
+        }
+        return nullptr;
+    }
+    /// Its entry, an idle one made its own if it had none. nullptr: sixteen others are in use.
+    Entry* find_or_take(std::uint64_t name, std::uint64_t now_ns) noexcept {
+        if (Entry* known = find(name); known != nullptr) {
+            return known;
+        }
+        Entry* taken = take_if(name, [now_ns](const Entry& each) { return each.idle(now_ns); });
+        shared_ += taken == nullptr ? 1 : 0;
+        return taken;
+    }
+    /// The first of its places of which `free` is true, emptied and made its own, or nullptr.
+    template <class Free>
+    Entry* take_if(std::uint64_t name, Free&& free) noexcept {
+        for (const std::uint32_t set : {first(name), second(name)}) {
+            for (std::uint32_t at = set; at < set + set_places; ++at) {
+                if (free(entries_[at])) {
+                    names_[at] = name;
+                    entries_[at] = Entry{};
+                    return &entries_[at];
+                }
+            }
+        }
+        return nullptr;
+    }
+    void forget_all() noexcept {
+        for (std::uint32_t at = 0; at < count_; ++at) {
+            names_[at] = 0;
+            entries_[at] = Entry{};
+        }
+    }
+    /// Places in use are counted as asked: for a report, not for each datagram. `refused` is how
+    /// often none was found.
+    pool_stats stats(std::uint64_t now_ns) const noexcept {
+        std::uint32_t in_use = 0;
+        for (std::uint32_t at = 0; at < count_; ++at) {
+            in_use += entries_[at].idle(now_ns) ? 0 : 1;
+        }
+        return {"", count_, in_use, in_use, shared_};
+    }
+
+private:
+    std::uint32_t first(std::uint64_t name) const noexcept {
+        return (static_cast<std::uint32_t>(name) & last_set()) * set_places;
+    }
+    // Never the same: the distance is odd, and sets are a power of two.
+    std::uint32_t second(std::uint64_t name) const noexcept {
+        const std::uint32_t apart = static_cast<std::uint32_t>(name >> 32) & last_set();
+        return (first(name) + (apart | 1) * set_places) & (count_ - 1);
+    }
+    std::uint32_t last_set() const noexcept { return count_ / set_places - 1; }
+
+    std::uint64_t* names_ = nullptr;
+    Entry* entries_ = nullptr;
+    std::uint32_t count_ = 0;
+    std::uint64_t shared_ = 0;
+};
+
+/// What one worker remembers of those who send it datagrams: a place for each source (see
+/// source_of) and one for each address, both of each socket apart. Names are hashes of 64 bits
+/// under a secret key: two that meet are one in 2^64, and no address is kept.
+class datagram_sources {
+    using budgets = place_table<datagram_buckets>;
+    using addresses = place_table<datagram_address>;
+
+public:
+    static constexpr std::size_t source_bytes = budgets::place_bytes + addresses::place_bytes;
+
+    /// For so many sources: a power of two, 16 at least; 0 for none.
+    static constexpr std::uint32_t places_for(std::uint32_t sources) noexcept {
+        constexpr std::uint32_t least = 2 * budgets::set_places;
+        return sources == 0 ? 0 : sources <= least ? least : std::bit_ceil(sources);
+    }
+    /// `memory` is all-zero, aligned to 8, `places * source_bytes` long, `places` as of
+    /// `places_for`. Touches none of it.
+    void attach(std::byte* memory, std::uint32_t places) noexcept {
+        budgets_.attach(memory, places);
+        addresses_.attach(memory + places * budgets::place_bytes, places);
+    }
+    /// Random and secret. Once, before anything is remembered.
+    void set_key(const std::uint64_t (&key)[2]) noexcept {
+        key_[0] = key[0];
+        key_[1] = key[1];
+        has_key_ = true;
+    }
+    bool has_key() const noexcept { return has_key_; }
+    /// False: it was given no memory, and there is nothing to ask.
+    explicit operator bool() const noexcept { return budgets_.capacity() != 0; }
+
+    /// nullptr: it has to share.
+    datagram_buckets* budget_of(const endpoint& from, std::uint32_t socket,
+                                std::uint64_t now_ns) noexcept {
+        const source who = source_of(from);
+        return budgets_.find_or_take(
+            name({who.prefix, std::uint64_t{socket} << 8 | static_cast<unsigned>(who.family)}),
+            now_ns);
+    }
+    datagram_address* address_of(const endpoint& who, std::uint32_t socket,
+                                 std::uint64_t now_ns) noexcept {
+        return addresses_.find_or_take(name_of(who, socket), now_ns);
+    }
+    /// nullptr: nothing is known of it.
+    datagram_address* known_address(const endpoint& who, std::uint32_t socket) noexcept {
+        return addresses_.find(name_of(who, socket));
+    }
+    /// For one that proved itself: it may take the place of one that did not, which loses what it
+    /// earned. nullptr: its sixteen places are all proven.
+    datagram_address* address_to_prove(const endpoint& who, std::uint32_t socket,
+                                       std::uint64_t now_ns) noexcept {
+        datagram_address* at = address_of(who, socket, now_ns);
+        return at != nullptr
+                   ? at
+                   : addresses_.take_if(name_of(who, socket), [now_ns](const datagram_address& of) {
+                         return !of.proven(now_ns);
+                     });
+    }
+
+    /// Without a key nothing was remembered, and no page is touched.
+    void forget_all() noexcept {
+        if (has_key_) {
+            budgets_.forget_all();
+            addresses_.forget_all();
+        }
+    }
+    pool_stats source_stats(std::uint64_t now_ns) const noexcept { return budgets_.stats(now_ns); }
+    pool_stats address_stats(std::uint64_t now_ns) const noexcept {
+        return addresses_.stats(now_ns);
+    }
+
+private:
+    std::uint64_t name(std::initializer_list<std::uint64_t> blocks) const noexcept {
+        const std::uint64_t hash = sip_hash(blocks, key_);
+        return hash != 0 ? hash : 1;
+    }
+    std::uint64_t name_of(const endpoint& who, std::uint32_t socket) const noexcept {
+        const endpoint plain = unmapped(who);
+        std::uint64_t address[2];
+        std::memcpy(address, plain.address.data(), sizeof(address));
+        return name({address[0], address[1],
+                     std::uint64_t{plain.scope_id} << 32 | std::uint64_t{plain.port} << 16 |
+                         std::uint64_t{socket & 0xFF} << 8 | static_cast<unsigned>(plain.family)});
+    }
+
+    budgets budgets_;
+    addresses addresses_;
+    std::uint64_t key_[2] = {};
+    bool has_key_ = false;
+};
+
+/// What a socket's options say.
+struct datagram_rules {
+    datagram_pace source;
+    datagram_pace socket;
+    std::uint32_t amplification;  // 0: no bound on what is sent
+    std::uint64_t window_ns;
+    std::uint64_t proven_ns;
+};
+
+enum class datagram_word : std::uint8_t { welcome, over_source, over_socket };
+
+/// One UDP socket's guard: what it lets in, and what out. Its worker's `sources` remember for it;
+/// without them sources have no budget and nothing is owed to anybody. Times are nanoseconds of one
+/// clock that does not go back, below 2^62. All-zero lets everything through.
+class datagram_guard {
+public:
+    void set(const datagram_rules& rules, std::uint32_t socket) noexcept {
+        *this = datagram_guard{};
+        rules_ = rules;
+        socket_ = socket;
+    }
+
+    /// Whether a datagram of so many bytes is within its source's budget, and then within the
+    /// socket's: if both have room it is charged to both, else to none, so that a flood of one
+    /// source takes nothing from the others. `from` without an address (none) is nobody's.
+    datagram_word admit(datagram_sources& sources, const endpoint& from, std::uint32_t count,
+                        std::uint64_t now_ns) noexcept {
+        datagram_buckets* own = nullptr;
+        datagram_buckets after{};
+        if (rules_.source.bounds() && sources && from.family != address_family::none) {
+            own = sources.budget_of(from, socket_, now_ns);
+            own = own != nullptr ? own : &shared_budget_;
+            after = *own;
+            if (!after.take(rules_.source, count, now_ns)) {
+                return datagram_word::over_source;
+            }
+        }
+        if (rules_.socket.bounds()) {
+            datagram_buckets whole = all_;
+            if (!whole.take(rules_.socket, count, now_ns)) {
+                return datagram_word::over_socket;
+            }
+            all_ = whole;
+        }
+        if (own != nullptr) {
+            *own = after;
+        }
+        return datagram_word::welcome;
+    }
+
+    /// Notes what an address sent; an empty datagram counts as a byte, here and in `may_send`.
+    void received(datagram_sources& sources, const endpoint& from, std::uint32_t count,
+                  std::uint64_t now_ns) noexcept {
+        if (!asks_for_proof(sources)) {
+            return;
+        }
+        if (now_ns >= window_ends_ns_) {
+            window_ends_ns_ = (now_ns / rules_.window_ns + 1) * rules_.window_ns;
+        }
+        datagram_address* at = sources.address_of(from, socket_, now_ns);
+        (at != nullptr ? at->credit : shared_credit_)
+            .earn(std::uint64_t{at_least_one(count)} * rules_.amplification, window_ends_ns_,
+                  rules_.window_ns);
+    }
+
+    /// Whether so many bytes may go to this address; if so they are taken from what it earned.
+    bool may_send(datagram_sources& sources, const endpoint& to, std::uint64_t count,
+                  std::uint64_t now_ns) noexcept {
+        if (!asks_for_proof(sources)) {
+            return true;
+        }
+        datagram_address* at = sources.known_address(to, socket_);
+        return (at != nullptr && at->proven(now_ns)) ||
+               (at != nullptr ? at->credit : shared_credit_)
+                   .spend(at_least_one(count), now_ns, rules_.window_ns);
+    }
+
+    /// From now on for the time of the rules an address gets what is sent to it. False: there is no
+    /// place for it.
+    bool prove(datagram_sources& sources, const endpoint& who, std::uint64_t now_ns) noexcept {
+        if (!asks_for_proof(sources)) {
+            return true;
+        }
+        datagram_address* at = sources.address_to_prove(who, socket_, now_ns);
+        if (at == nullptr) {
+            return false;
+        }
+        at->proven_until_ns = now_ns + rules_.proven_ns;
+        return true;
+    }
+
+private:
+    bool asks_for_proof(const datagram_sources& sources) const noexcept {
+        return rules_.amplification != 0 && sources;
+    }
+    template <class Count>
+    static constexpr Count at_least_one(Count count) noexcept {
+        return count != 0 ? count : 1;
+    }
+
+    datagram_rules rules_;
+    std::uint32_t socket_;
+    std::uint64_t window_ends_ns_;
+    datagram_buckets all_;
+    datagram_buckets shared_budget_;  // of all sources without a place
+    datagram_credit shared_credit_;   // of all addresses without one
+};
+
+}  // namespace detail
 
 NETIO_END
 
@@ -5787,7 +6266,40 @@ struct listen_options {
     socket_options socket{};
 };
 
-/// One UDP socket.
+/// What one source may send to a UDP socket: these are the defaults of `datagram_options::source`.
+inline constexpr std::uint32_t datagram_source_rate = 1'000;
+inline constexpr std::uint32_t datagram_source_burst = 100;
+inline constexpr std::uint32_t datagram_source_bytes_rate = 1'000'000;
+inline constexpr std::uint32_t datagram_source_bytes_burst = 128 * 1024;
+/// The largest that a UDP datagram can be: a burst of bytes lets one through.
+inline constexpr std::uint32_t datagram_bytes_max = 65'535;
+/// Of `datagram_options::amplification`: what it is, and the most that it can be.
+inline constexpr std::uint32_t datagram_amplification = 1;
+inline constexpr std::uint32_t datagram_amplification_max = 3;
+/// Of `datagram_options::window_ms`, from a second to an hour.
+inline constexpr std::uint32_t datagram_window_ms = 10'000;
+inline constexpr std::uint32_t datagram_window_ms_min = 1'000;
+inline constexpr std::uint32_t datagram_window_ms_max = 3'600'000;
+/// Of `datagram_options::proven_ms`, from a second to a day.
+inline constexpr std::uint32_t datagram_proven_ms = 60'000;
+inline constexpr std::uint32_t datagram_proven_ms_min = 1'000;
+inline constexpr std::uint32_t datagram_proven_ms_max = 86'400'000;
+
+/// A budget of datagrams: two token buckets, which are full at first. What comes beyond is dropped
+/// before the handler sees it, and charged to neither.
+struct datagram_rates {
+    std::uint32_t rate_max = 0;          ///< datagrams a second; 0: no bound
+    std::uint32_t burst_max = 0;         ///< at once; where there is a bound at least 1
+    std::uint32_t bytes_rate_max = 0;    ///< bytes of datagrams a second; 0: no bound
+    /// At once; where there is a bound at least the largest datagram that a buffer holds.
+    std::uint32_t bytes_burst_max = 0;
+};
+
+/// One UDP socket. Options out of range are refused (`error::option_invalid`, named in `failure`).
+///
+/// Bytes of a datagram are its payload as UDP has it, with a PROXY header if there is one, as far
+/// as a buffer holds it. What depends on sources and addresses is off where
+/// `limits::datagram_sources_max` is 0.
 struct datagram_options {
     std::string_view address{};          ///< as in listen_options
     std::uint16_t port = 0;
@@ -5796,6 +6308,23 @@ struct datagram_options {
     proxy_mode proxy = proxy_mode::off;  ///< header and payload in one datagram, each parsed alone
     std::string_view trusted{};
     socket_options socket{};
+    /// The budget of each source (an IPv4 address or an IPv6 /64). Where a PROXY header is required
+    /// it is the client's that the header names: the proxy itself has none, nor has what it says
+    /// for itself (LOCAL).
+    datagram_rates source{datagram_source_rate, datagram_source_burst, datagram_source_bytes_rate,
+                          datagram_source_bytes_burst};
+    /// The budget of all sources together. Off: a bound here is one that strangers can use up for
+    /// everybody, so it has to be chosen for what the program can do.
+    datagram_rates total{};
+    /// To an address (with its port) that is not proven, at most so many times the bytes that came
+    /// from it may be sent: bytes of this window and the one before, each answered once. 1 to 3: a
+    /// spoofed source makes us no worse a source of floods than the one who spoofs. 0: no bound,
+    /// for sockets that write first, as clients do, to addresses that the program knows. Proven are
+    /// those of `datagram_socket::prove` and proxies named in `trusted`.
+    std::uint32_t amplification = datagram_amplification;
+    std::uint32_t window_ms = datagram_window_ms;
+    /// How long `datagram_socket::prove` holds.
+    std::uint32_t proven_ms = datagram_proven_ms;
 };
 
 /// The longest that a worker spins, in microseconds.
@@ -6074,8 +6603,8 @@ concept backend_takes_listeners = requires(socket_handle handle, const listen_op
     { B::take_listener(handle, options) } noexcept -> std::same_as<os_handle>;
 };
 
-/// Where a process can go on as two, a backend may offer `process_id()`: which of them this is, never
-/// 0; any thread. A server then keeps its hands off what it has in common with the other one.
+/// Where a process can go on as two, a backend may offer `process_id()`: which of them this is,
+/// never 0; any thread. A server then keeps its hands off what it has in common with the other one.
 template <class B>
 concept backend_may_be_forked = requires {
     { B::process_id() } noexcept -> std::same_as<std::uint64_t>;
@@ -6485,6 +7014,9 @@ struct worker_counters {
     std::uint64_t datagrams_in;
     std::uint64_t datagrams_out;
     std::uint64_t datagrams_refused;
+    std::uint64_t datagrams_over_source;  // dropped: beyond a source's budget
+    std::uint64_t datagrams_over_total;   // and beyond that of all
+    std::uint64_t datagram_sends_denied;  // beyond what an address without proof may get
     std::uint64_t egress_denied;
     std::uint64_t closed_by[static_cast<std::size_t>(close_kind::count_)];  // of `closed`, each
     std::uint64_t refused_by[static_cast<std::size_t>(refusal_cause::count_)];  // of `refused`
@@ -7681,6 +8213,7 @@ struct datagram_entry {
     socket_handle handle;
     std::uint32_t trusted_first;
     std::uint32_t trusted_count;
+    datagram_guard guard;
     proxy_mode proxy_required;
     bool in_use;
     bool receiving;
@@ -7695,6 +8228,7 @@ struct datagram_send {
 
 struct datagram_calls {
     bool (*send_to)(void* worker, std::uint32_t socket, const endpoint& to, bytes payload) noexcept;
+    bool (*prove)(void* worker, std::uint32_t socket, const endpoint& who) noexcept;
     result<endpoint> (*local_of)(socket_handle) noexcept;
 };
 
@@ -7706,11 +8240,17 @@ public:
     datagram_socket(const datagram_socket&) = delete;
     datagram_socket& operator=(const datagram_socket&) = delete;
 
-    /// Copies and sends one datagram. False: too long for a buffer, or no buffer or send slot free;
-    /// it is dropped then, as UDP would.
+    /// Copies and sends one datagram. False: too long for a buffer, no buffer or send slot free, or
+    /// more than `to` may get before it is proven (`datagram_options::amplification`, counted as
+    /// `datagram_sends_denied`); it is dropped then, as UDP would.
     bool send_to(const endpoint& to, bytes payload) noexcept {
         return calls_.send_to(worker_, id_.index, to, payload);
     }
+    /// `who` showed that it gets what is sent to it, by sending back what no other could know, or
+    /// the program knows it: for `datagram_options::proven_ms` from now on it gets as much as is
+    /// sent. Again: from then on. False: there is no place for it (limits::datagram_sources_max),
+    /// and it stays what it was.
+    bool prove(const endpoint& who) noexcept { return calls_.prove(worker_, id_.index, who); }
     datagram_id id() const noexcept { return id_; }
     /// This socket's own address; a system call each time.
     endpoint local() const noexcept { return calls_.local_of(handle_).value; }
@@ -18205,6 +18745,7 @@ enum class server_event_kind : std::uint8_t {
     drain_started,
     drain_finished,
     egress_denied,        // the gate held back what was queued; reason
+    datagram_dropped,     // beyond a budget; source, listener is the UDP socket's index
     coalesced,            // `count` more of kind `of` than were told; reason is the last one's
     count_
 };
@@ -18214,7 +18755,7 @@ constexpr const char* name(server_event_kind kind) noexcept {
     constexpr const char* names[] = {"accepted",      "refused",       "opened",
                                      "connect_failed", "closed",       "accept_failed",
                                      "descriptor_pressure", "drain_started", "drain_finished",
-                                     "egress_denied", "coalesced"};
+                                     "egress_denied", "datagram_dropped", "coalesced"};
     static_assert(sizeof(names) / sizeof(names[0]) ==
                   static_cast<std::size_t>(server_event_kind::count_));
     const auto index = static_cast<std::size_t>(kind);
@@ -18238,9 +18779,9 @@ struct server_event {
     server_event_kind of = server_event_kind::accepted;       // of coalesced: of what
 };
 
-/// So many refusals, failed accepts or rests for want of descriptors are told of each in a second;
-/// what comes beyond is counted and told once, as `coalesced`, when that second is over. All other
-/// kinds are told one by one: each has a connection that holds a slot.
+/// So many refusals, failed accepts, rests for want of descriptors or dropped datagrams are told of
+/// each in a second; what comes beyond is counted and told once, as `coalesced`, when that second
+/// is over. All other kinds are told one by one: each has a connection that holds a slot.
 inline constexpr std::uint32_t burst_events_max = 16;
 inline constexpr std::uint32_t burst_ms = 1'000;
 
@@ -18248,7 +18789,8 @@ namespace detail {
 
 inline constexpr server_event_kind burst_kinds[] = {server_event_kind::refused,
                                                     server_event_kind::accept_failed,
-                                                    server_event_kind::descriptor_pressure};
+                                                    server_event_kind::descriptor_pressure,
+                                                    server_event_kind::datagram_dropped};
 inline constexpr std::size_t burst_kind_count = sizeof(burst_kinds) / sizeof(burst_kinds[0]);
 
 /// Its place among them, or burst_kind_count.
@@ -18620,7 +19162,7 @@ struct event_burst {
     std::uint32_t listener;  // of the last one held
     close_reason reason;
 };
-inline constexpr std::size_t burst_kinds_max = 3;
+inline constexpr std::size_t burst_kinds_max = 4;
 
 /// Everything one worker has. Lives in the caller's memory from the server's birth to its end.
 template <class Backend>
@@ -18635,6 +19177,7 @@ struct worker_state {
     datagram_entry* sockets;
     datagram_send* sends;
     slab send_slots;
+    datagram_sources sources;
     mutable_bytes backend_memory;
     backend_limits backend_sizes;
     std::uint64_t epoch_ns;
@@ -18696,7 +19239,7 @@ constexpr std::uint32_t post_capacity(std::uint32_t count) noexcept {
 template <class Backend>
 struct worker_layout {
     std::size_t state, hot, endpoints, output, ingress, user, links, posts, wheel, timers, kills;
-    std::size_t timer_wheel, events, watches, sends, backend_private, buffers, total;
+    std::size_t timer_wheel, events, watches, sends, sources, backend_private, buffers, total;
 
     static constexpr worker_layout of(const limits& sizes) noexcept {
         const std::uint32_t slots = share(sizes.connections_max, sizes.workers_max);
@@ -18714,6 +19257,7 @@ struct worker_layout {
         out.timers = at.take(timers, sizeof(timer_entry), line_bytes);
         out.posts = at.take(posts, post_queue::cell_bytes, line_bytes);
         out.sends = at.take(sends, sizeof(datagram_send), line_bytes);
+        out.sources = at.take(source_places(sizes), datagram_sources::source_bytes, line_bytes);
         out.kills = at.take(kill_marks::words_for(slots), sizeof(std::uint64_t), line_bytes);
         out.hot = at.take(slots, sizeof(connection), line_bytes);
         out.backend_private =
@@ -18732,6 +19276,9 @@ struct worker_layout {
     static constexpr std::uint32_t buffers_of(const limits& sizes) noexcept {
         return share(sizes.input_buffers_max, sizes.workers_max) +
                share(sizes.output_buffers_max, sizes.workers_max);
+    }
+    static constexpr std::uint32_t source_places(const limits& sizes) noexcept {
+        return datagram_sources::places_for(share(sizes.datagram_sources_max, sizes.workers_max));
     }
 
 private:
@@ -18809,6 +19356,7 @@ worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uin
     w->sends = reinterpret_cast<datagram_send*>(at + place.sends);
     w->send_slots.attach(at + place.sends, sizeof(datagram_send),
                          share(sizes.datagram_sends_max, sizes.workers_max));
+    w->sources.attach(at + place.sources, worker_layout<Backend>::source_places(sizes));
     w->backend_sizes = backend_limits::of(sizes);
     w->backend_memory = {at + place.backend_private,
                          Backend::bytes_needed(backend_limits::of(sizes))};
@@ -18872,7 +19420,7 @@ private:
 struct server_stats {
     detail::worker_counters counts{};
     std::uint32_t open = 0;
-    static constexpr std::size_t pool_count = 9;
+    static constexpr std::size_t pool_count = 11;
     pool_stats pools[pool_count]{};
 
     /// Room that `write_prometheus` always finds enough.
@@ -18916,6 +19464,11 @@ private:
         page.counter("datagrams_out_total", "Datagrams sent.", counts.datagrams_out);
         page.counter("datagrams_refused_total", "Datagrams without a valid header.",
                      counts.datagrams_refused);
+        page.family("datagrams_dropped_total", "counter", "Datagrams beyond a budget.");
+        page.value("datagrams_dropped_total", "budget", "source", counts.datagrams_over_source);
+        page.value("datagrams_dropped_total", "budget", "total", counts.datagrams_over_total);
+        page.counter("datagram_sends_denied_total", "Datagrams not sent for want of proof.",
+                     counts.datagram_sends_denied);
         page.counter("turns_total", "Turns of the workers.", counts.turns);
     }
     void write_pools(detail::metrics_writer& page) const noexcept {
@@ -19450,7 +20003,12 @@ public:
         }
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
+        read_clock();
         return send_datagram(&w_, from.index, to, payload);
+    }
+    bool prove(datagram_id from, const endpoint& who) noexcept {
+        read_clock();
+        return prove_address(&w_, from.index, who);
     }
 
     /// Closes a listener that nobody holds any more, and takes away its file first: while it
@@ -19964,7 +20522,7 @@ private:
             turn_away(c, refusal_cause::gate, said);
         } else if (c.state_ == kind::open) {
             open_connection(c);
-        } else if (!trusts(from.trusted_first, from.trusted_count, e.peer)) {
+        } else if (!trusts(core_, from.trusted_first, from.trusted_count, e.peer)) {
             c.because(close_kind::proxy_untrusted);
             begin_close(c, true);
         } else {
@@ -20185,13 +20743,14 @@ private:
         return false;
     }
 
-    bool trusts(std::uint32_t first, std::uint32_t count, const endpoint& peer) const noexcept {
+    static bool trusts(const detail::worker_core& core, std::uint32_t first, std::uint32_t count,
+                       const endpoint& peer) noexcept {
         if (count == 0 || peer.family == address_family::none ||
             peer.family == address_family::unix_path) {
             return true;
         }
         for (std::uint32_t at = first; at < first + count; ++at) {
-            if (contains(core_.shared->trusted[at], peer)) {
+            if (contains(core.shared->trusted[at], peer)) {
                 return true;
             }
         }
@@ -21040,6 +21599,7 @@ private:
     void finish_worker() noexcept {
         w_.is_over.store(1);
         core_.shut = 1;
+        w_.sources.forget_all();
         release_bursts(true);
         drop_posts();
         drop_timers();
@@ -21325,7 +21885,8 @@ private:
                 forget_datagram(e);
                 return;
             }
-            static constexpr detail::datagram_calls calls{&send_datagram, &Backend::local_of};
+            static constexpr detail::datagram_calls calls{&send_datagram, &prove_address,
+                                                          &Backend::local_of};
             datagram in;
             in.source = e.peer;
             in.peer = e.peer;
@@ -21333,17 +21894,52 @@ private:
                 in.payload = {core_.pool.data(e.buffer_index), e.byte_count};
             }
             in.truncated = e.truncated;
-            if (unwrap(socket, in)) {
+            if (let_in(socket, in, e)) {
                 datagram_socket via(&w_, calls, {e.who.index()}, socket.handle);
                 handler_.on_datagram(via, in);
                 after_callback();
-            } else {
-                ++core_.counts.datagrams_refused;
             }
         }
         forget_datagram(e);
         settle_touched();
     }
+
+    /// Takes the header off and asks the budgets: of who sent it, or of the client that a header
+    /// names. A proxy has none of its own, or one client's flood would silence its others; who is
+    /// no proxy is turned away before anything is parsed.
+    bool let_in(detail::datagram_entry& socket, datagram& in, const event& e) noexcept {
+        if (!unwrap(socket, in)) {
+            ++core_.counts.datagrams_refused;
+            return false;
+        }
+        const bool by_source = socket.proxy_required == proxy_mode::off || in.proxied;
+        const std::uint64_t now_ns = up_ns(w_);
+        const detail::datagram_word said = socket.guard.admit(
+            w_.sources, by_source ? in.source : endpoint{}, e.byte_count, now_ns);
+        if (said != detail::datagram_word::welcome) {
+            drop_datagram(said, in.source, e);
+            return false;
+        }
+        if (!names_proxies(socket)) {
+            socket.guard.received(w_.sources, in.peer, e.byte_count, now_ns);
+        }
+        return true;
+    }
+    NETIO_COLD void drop_datagram(detail::datagram_word why, const endpoint& from,
+                                  const event& e) noexcept {
+        ++(why == detail::datagram_word::over_source ? core_.counts.datagrams_over_source
+                                                     : core_.counts.datagrams_over_total);
+        server_event told;
+        told.kind = server_event_kind::datagram_dropped;
+        told.listener = e.who.index();
+        told.source = from;
+        tell(told);
+    }
+    /// Its peers are proxies that the program trusts by address: proven, for answers go to them.
+    static bool names_proxies(const detail::datagram_entry& socket) noexcept {
+        return socket.proxy_required != proxy_mode::off && socket.trusted_count != 0;
+    }
+    static std::uint64_t up_ns(const state& w) noexcept { return w.now_ns - w.epoch_ns; }
 
     void forget_datagram(const event& e) noexcept {
         if (e.buffer_index != none_index) {  // an empty datagram may come without one
@@ -21356,7 +21952,7 @@ private:
         if (socket.proxy_required == proxy_mode::off) {
             return true;
         }
-        if (!trusts(socket.trusted_first, socket.trusted_count, in.peer)) {
+        if (!trusts(core_, socket.trusted_first, socket.trusted_count, in.peer)) {
             return false;
         }
         const auto found = proxy::parse(in.payload, {});
@@ -21390,6 +21986,13 @@ private:
             w.send_slots.give(slot);
             return false;
         }
+        // The last thing to ask: what is not sent for want of room costs the address nothing.
+        if (!may_send(w, w.sockets[socket], to, payload.size())) {
+            ++core.counts.datagram_sends_denied;
+            core.pool.give(index, side::output, 0);
+            w.send_slots.give(slot);
+            return false;
+        }
         if (!payload.empty()) {
             std::memcpy(core.pool.data(index), payload.data(), payload.size());
         }
@@ -21399,6 +22002,18 @@ private:
                                 token::of(slot, w.sends[slot].header.generation),
                                 {core.pool.data(index), payload.size()}, to);
         return true;
+    }
+
+    static bool may_send(state& w, detail::datagram_entry& from, const endpoint& to,
+                         std::size_t count) noexcept {
+        return (names_proxies(from) &&
+                trusts(w.core, from.trusted_first, from.trusted_count, to)) ||
+               from.guard.may_send(w.sources, to, count, up_ns(w));
+    }
+    static bool prove_address(void* worker, std::uint32_t socket, const endpoint& who) noexcept {
+        state& w = *static_cast<state*>(worker);
+        return socket < w.socket_count && w.sockets[socket].in_use &&
+               w.sockets[socket].guard.prove(w.sources, who, up_ns(w));
     }
 
     void datagram_sent(const event& e) noexcept {
@@ -21781,6 +22396,9 @@ public:
             return fail("open_datagram", where, at.why);
         }
         detail::datagram_entry& entry = sockets_[index];
+        if (!may_bound(wanted) || !key_sources(worker_of(datagram_id{index}))) {
+            return failure_.code;
+        }
         if (!take_trusted(wanted.trusted, entry.trusted_first, entry.trusted_count, where)) {
             return failure_.code;
         }
@@ -21791,6 +22409,10 @@ public:
         }
         entry.handle = bound.handle;
         entry.proxy_required = wanted.proxy;
+        entry.guard.set({pace_of(wanted.source), pace_of(wanted.total), wanted.amplification,
+                         std::uint64_t{wanted.window_ms} * 1'000'000,
+                         std::uint64_t{wanted.proven_ms} * 1'000'000},
+                        index);
         entry.in_use = true;
         shared_->listeners_version.fetch_add(1, detail::ordering::release);
         return datagram_id{index};
@@ -21808,10 +22430,10 @@ public:
     /// start.
     ///
     /// A server belongs to the process that first ran it. In a child that was forked later `run`,
-    /// `listen` and `adopt_listener` return error::forked_child, and the child's copy ends without a trace: no
-    /// connection, file or registration of the parent's is touched. Its descriptors are closed by
-    /// `exec` or with the process; until then peers do not see what the parent closes. Other calls
-    /// are not for a child, nor is a return into a loop that it was forked from.
+    /// `listen` and `adopt_listener` return error::forked_child, and the child's copy ends without
+    /// a trace: no connection, file or registration of the parent's is touched. Its descriptors
+    /// are closed by `exec` or with the process; until then peers do not see what the parent
+    /// closes. Other calls are not for a child, nor is a return into a loop it was forked from.
     error run(std::uint32_t worker = 0) noexcept {
         if (in_forked_child()) {
             return error::forked_child;
@@ -21887,10 +22509,16 @@ public:
         return opened == error::none ? loop_of(worker).adopt(handle)
                                      : result<connection_id>(opened);
     }
-    /// Sends one datagram from a socket of this server, on its worker's thread.
+    /// Sends one datagram from a socket of this server, on its worker's thread. False as
+    /// `datagram_socket::send_to`: also to addresses that never sent anything and are not proven.
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
-        const std::uint32_t worker = worker_count() == 0 ? 0 : from.index % worker_count();
+        const std::uint32_t worker = worker_of(from);
         return open(worker) == error::none && loop_of(worker).send_to(from, to, payload);
+    }
+    /// As `datagram_socket::prove`, on its worker's thread.
+    bool prove(datagram_id of, const endpoint& who) noexcept {
+        const std::uint32_t worker = worker_of(of);
+        return open(worker) == error::none && loop_of(worker).prove(of, who);
     }
 
     // ---- any thread
@@ -22044,7 +22672,8 @@ public:
         server_stats out;
         static constexpr const char* names[] = {"connections", "input_buffers", "output_buffers",
                                                 "posts",       "timers",        "datagram_sends",
-                                                "preface_buffers", "refusals",      "sources"};
+                                                "preface_buffers", "refusals",      "sources",
+                                                "datagram_sources", "datagram_addresses"};
         for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
             out.pools[at].name = names[at];
         }
@@ -22060,6 +22689,8 @@ public:
             add(out.pools[5], w.send_slots.stats());
             add(out.pools[6], w.core.preface_stats());
             add(out.pools[7], w.core.refusal_stats());
+            add(out.pools[9], w.sources.source_stats(w.now_ns - w.epoch_ns));
+            add(out.pools[10], w.sources.address_stats(w.now_ns - w.epoch_ns));
         }
         if (shared_ != nullptr) {
             out.open = shared_->open_count.load(detail::ordering::relaxed);
@@ -22369,6 +23000,57 @@ private:
         return true;
     }
 
+    /// What a UDP socket may be told to bound. The first field out of range is named.
+    bool may_bound(const datagram_options& wanted) noexcept {
+        const std::uint32_t largest = sizes_.buffer_bytes < datagram_bytes_max ? sizes_.buffer_bytes
+                                                                               : datagram_bytes_max;
+        constexpr std::uint32_t all = 0xFFFFFFFF;
+        const auto least = [](std::uint32_t rate, std::uint32_t burst) {
+            return rate != 0 ? burst : 0;
+        };
+        const struct {
+            const char* field;
+            std::uint32_t value, least, most;
+        } ranges[] = {
+            {"source.burst_max", wanted.source.burst_max, least(wanted.source.rate_max, 1), all},
+            {"source.bytes_burst_max", wanted.source.bytes_burst_max,
+             least(wanted.source.bytes_rate_max, largest), all},
+            {"total.burst_max", wanted.total.burst_max, least(wanted.total.rate_max, 1), all},
+            {"total.bytes_burst_max", wanted.total.bytes_burst_max,
+             least(wanted.total.bytes_rate_max, largest), all},
+            {"amplification", wanted.amplification, 0, datagram_amplification_max},
+            {"window_ms", wanted.window_ms, datagram_window_ms_min, datagram_window_ms_max},
+            {"proven_ms", wanted.proven_ms, datagram_proven_ms_min, datagram_proven_ms_max},
+        };
+        for (const auto& each : ranges) {
+            if (each.value < each.least || each.value > each.most) {
+                failure_.needed = each.value < each.least ? each.least : each.most;
+                failure_.given = each.value;
+                fail("open_datagram", each.field, error::option_invalid);
+                return false;
+            }
+        }
+        return true;
+    }
+    static constexpr detail::datagram_pace pace_of(const datagram_rates& of) noexcept {
+        return {detail::token_rate::of(of.rate_max, of.burst_max),
+                detail::token_rate::of(of.bytes_rate_max, of.bytes_burst_max)};
+    }
+    /// A worker's table of datagrams' sources has a key from its first UDP socket on.
+    bool key_sources(std::uint32_t worker) noexcept {
+        detail::datagram_sources& sources = worker_of(worker).sources;
+        if (!sources || sources.has_key()) {
+            return true;
+        }
+        std::uint64_t key[2] = {};
+        if (!Backend::fill_random({reinterpret_cast<std::byte*>(key), sizeof(key)})) {
+            fail("open_datagram", "datagram_sources_max", error::os_failure);
+            return false;
+        }
+        sources.set_key(key);
+        return true;
+    }
+
     /// What unix sockets alone have. A wish that can't be met is refused, not forgotten.
     bool apply_unix(const listen_options& wanted, bool is_unix) noexcept {
         if (wanted.unix_mode > unix_mode_most) {
@@ -22479,6 +23161,9 @@ private:
     /// The worker that a connection belongs to, whatever the number: it may be too large.
     std::uint32_t worker_of(connection_id of) const noexcept {
         return worker_count() == 0 ? 0 : token{of.bits}.index() / worker_of(0).core.connections;
+    }
+    std::uint32_t worker_of(datagram_id of) const noexcept {
+        return worker_count() == 0 ? 0 : of.index % worker_count();
     }
     bool want_end(connection_id of, kill_wish wish) noexcept {
         const std::uint32_t worker = worker_of(of);

@@ -2,9 +2,12 @@
 //
 // Sends every datagram back to where it came from, empty ones too:
 //
-//     udp_echo [--listen 0.0.0.0:7000] [--memory BYTES] [--drain-ms N]
+//     udp_echo [--listen 0.0.0.0:7000] [--memory BYTES] [--drain-ms N] [--source-rate N]
 //
 // A datagram longer than a buffer comes truncated and is dropped here, for half an echo is none.
+// Of who sends more than --source-rate datagrams a second (0: no budget, for load from a single
+// address) the rest is dropped. An echo is no longer than what it answers, so nobody has to be
+// proven.
 // SIGTERM drains, SIGINT stops.
 #include "netio.hpp"
 
@@ -37,10 +40,15 @@ int main(int count, char** words) {
     netio::endpoint at = netio::any_ipv4(7000);
     std::uint32_t memory_bytes = 0;
     std::uint32_t drain_ms = 10'000;
+    netio::datagram_options where;
     const example::setting settings[] = {
         {.flag = "--listen", .address = &at},
         {.flag = "--memory", .number = &memory_bytes, .least = 1, .most = 0xFFFFFFFF},
         {.flag = "--drain-ms", .number = &drain_ms, .least = 0, .most = 3'600'000},
+        {.flag = "--source-rate",
+         .number = &where.source.rate_max,
+         .least = 0,
+         .most = 1'000'000'000},
     };
     if (!example::parse("udp_echo", count, words, settings)) {
         return 2;
@@ -48,7 +56,9 @@ int main(int count, char** words) {
     udp_echo handler;
     netio::server server{example::memory_for(limits_for_datagrams(), memory_bytes), handler};
     char address[netio::endpoint_text_max];
-    netio::datagram_options where;
+    if (where.source.rate_max == 0) {
+        where.source = {};
+    }
     where.address = netio::format_address(at, address);
     where.port = at.port;
     if (const netio::result<netio::datagram_id> socket = server.open_datagram(where)) {
@@ -56,9 +66,10 @@ int main(int count, char** words) {
         example::announce("udp_echo", server, server.local(socket.value));
         example::run(server);
         const netio::server_stats now = server.stats();
-        std::printf("udp_echo: datagrams in %llu, out %llu\n",
+        std::printf("udp_echo: datagrams in %llu, out %llu, over budget %llu\n",
                     static_cast<unsigned long long>(now.counts.datagrams_in),
-                    static_cast<unsigned long long>(now.counts.datagrams_out));
+                    static_cast<unsigned long long>(now.counts.datagrams_out),
+                    static_cast<unsigned long long>(now.counts.datagrams_over_source));
     }
     return netio::report("udp_echo", server);
 }

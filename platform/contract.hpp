@@ -246,8 +246,8 @@ concept backend_takes_listeners = requires(socket_handle handle, const listen_op
     { B::take_listener(handle, options) } noexcept -> std::same_as<os_handle>;
 };
 
-/// Where a process can go on as two, a backend may offer `process_id()`: which of them this is, never
-/// 0; any thread. A server then keeps its hands off what it has in common with the other one.
+/// Where a process can go on as two, a backend may offer `process_id()`: which of them this is,
+/// never 0; any thread. A server then keeps its hands off what it has in common with the other one.
 template <class B>
 concept backend_may_be_forked = requires {
     { B::process_id() } noexcept -> std::same_as<std::uint64_t>;

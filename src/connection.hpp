@@ -174,6 +174,9 @@ struct worker_counters {
     std::uint64_t datagrams_in;
     std::uint64_t datagrams_out;
     std::uint64_t datagrams_refused;
+    std::uint64_t datagrams_over_source;  // dropped: beyond a source's budget
+    std::uint64_t datagrams_over_total;   // and beyond that of all
+    std::uint64_t datagram_sends_denied;  // beyond what an address without proof may get
     std::uint64_t egress_denied;
     std::uint64_t closed_by[static_cast<std::size_t>(close_kind::count_)];  // of `closed`, each
     std::uint64_t refused_by[static_cast<std::size_t>(refusal_cause::count_)];  // of `refused`

@@ -3,6 +3,7 @@
 #define NETIO_DATAGRAM_HPP
 
 #include "platform/contract.hpp"
+#include "src/datagram_budget.hpp"
 #include "src/proxy.hpp"
 #include "src/slab.hpp"
 
@@ -31,6 +32,7 @@ struct datagram_entry {
     socket_handle handle;
     std::uint32_t trusted_first;
     std::uint32_t trusted_count;
+    datagram_guard guard;
     proxy_mode proxy_required;
     bool in_use;
     bool receiving;
@@ -45,6 +47,7 @@ struct datagram_send {
 
 struct datagram_calls {
     bool (*send_to)(void* worker, std::uint32_t socket, const endpoint& to, bytes payload) noexcept;
+    bool (*prove)(void* worker, std::uint32_t socket, const endpoint& who) noexcept;
     result<endpoint> (*local_of)(socket_handle) noexcept;
 };
 
@@ -56,11 +59,17 @@ public:
     datagram_socket(const datagram_socket&) = delete;
     datagram_socket& operator=(const datagram_socket&) = delete;
 
-    /// Copies and sends one datagram. False: too long for a buffer, or no buffer or send slot free;
-    /// it is dropped then, as UDP would.
+    /// Copies and sends one datagram. False: too long for a buffer, no buffer or send slot free, or
+    /// more than `to` may get before it is proven (`datagram_options::amplification`, counted as
+    /// `datagram_sends_denied`); it is dropped then, as UDP would.
     bool send_to(const endpoint& to, bytes payload) noexcept {
         return calls_.send_to(worker_, id_.index, to, payload);
     }
+    /// `who` showed that it gets what is sent to it, by sending back what no other could know, or
+    /// the program knows it: for `datagram_options::proven_ms` from now on it gets as much as is
+    /// sent. Again: from then on. False: there is no place for it (limits::datagram_sources_max),
+    /// and it stays what it was.
+    bool prove(const endpoint& who) noexcept { return calls_.prove(worker_, id_.index, who); }
     datagram_id id() const noexcept { return id_; }
     /// This socket's own address; a system call each time.
     endpoint local() const noexcept { return calls_.local_of(handle_).value; }

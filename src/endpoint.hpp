@@ -562,6 +562,34 @@ constexpr bool contains(const network& in, const endpoint& who) noexcept {
     return true;
 }
 
+/// Those who are counted as one: an IPv4 address, or the IPv6 addresses of one network, since a
+/// single machine commonly has all 2^64 of those. Others (unix, none) are not counted.
+struct source {
+    std::uint64_t prefix = 0;
+    address_family family = address_family::none;
+
+    constexpr bool operator==(const source&) const noexcept = default;
+};
+
+/// The first `ipv4_bits` (1 to 32) or `ipv6_bits` (1 to 64) of an address. An IPv4 address in IPv6
+/// form is the IPv4 address.
+constexpr source source_of(const endpoint& who, std::uint32_t ipv4_bits = 32,
+                           std::uint32_t ipv6_bits = 64) noexcept {
+    const endpoint plain = unmapped(who);
+    const bool narrow = plain.family == address_family::ipv4;
+    if (!narrow && plain.family != address_family::ipv6) {
+        return {};
+    }
+    NETIO_ASSERT(ipv4_bits >= 1 && ipv4_bits <= 32 && ipv6_bits >= 1 && ipv6_bits <= 64);
+    const std::uint32_t all = narrow ? 32 : 64;
+    std::uint64_t first = 0;
+    for (std::uint32_t at = 0; at < all / 8; ++at) {
+        first = first << 8 | plain.address[at];
+    }
+    const std::uint32_t dropped = all - (narrow ? ipv4_bits : ipv6_bits);
+    return {first >> dropped << dropped, plain.family};
+}
+
 NETIO_END
 
 #endif

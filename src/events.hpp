@@ -17,6 +17,7 @@ enum class server_event_kind : std::uint8_t {
     drain_started,
     drain_finished,
     egress_denied,        // the gate held back what was queued; reason
+    datagram_dropped,     // beyond a budget; source, listener is the UDP socket's index
     coalesced,            // `count` more of kind `of` than were told; reason is the last one's
     count_
 };
@@ -26,7 +27,7 @@ constexpr const char* name(server_event_kind kind) noexcept {
     constexpr const char* names[] = {"accepted",      "refused",       "opened",
                                      "connect_failed", "closed",       "accept_failed",
                                      "descriptor_pressure", "drain_started", "drain_finished",
-                                     "egress_denied", "coalesced"};
+                                     "egress_denied", "datagram_dropped", "coalesced"};
     static_assert(sizeof(names) / sizeof(names[0]) ==
                   static_cast<std::size_t>(server_event_kind::count_));
     const auto index = static_cast<std::size_t>(kind);
@@ -50,9 +51,9 @@ struct server_event {
     server_event_kind of = server_event_kind::accepted;       // of coalesced: of what
 };
 
-/// So many refusals, failed accepts or rests for want of descriptors are told of each in a second;
-/// what comes beyond is counted and told once, as `coalesced`, when that second is over. All other
-/// kinds are told one by one: each has a connection that holds a slot.
+/// So many refusals, failed accepts, rests for want of descriptors or dropped datagrams are told of
+/// each in a second; what comes beyond is counted and told once, as `coalesced`, when that second
+/// is over. All other kinds are told one by one: each has a connection that holds a slot.
 inline constexpr std::uint32_t burst_events_max = 16;
 inline constexpr std::uint32_t burst_ms = 1'000;
 
@@ -60,7 +61,8 @@ namespace detail {
 
 inline constexpr server_event_kind burst_kinds[] = {server_event_kind::refused,
                                                     server_event_kind::accept_failed,
-                                                    server_event_kind::descriptor_pressure};
+                                                    server_event_kind::descriptor_pressure,
+                                                    server_event_kind::datagram_dropped};
 inline constexpr std::size_t burst_kind_count = sizeof(burst_kinds) / sizeof(burst_kinds[0]);
 
 /// Its place among them, or burst_kind_count.

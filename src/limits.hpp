@@ -50,6 +50,11 @@ struct limits {
     std::uint32_t datagram_sockets_max = 4;
     /// Datagrams on their way out, all sockets together.
     std::uint32_t datagram_sends_max = 64;
+    /// Sources of datagrams that are remembered, and as many addresses, 64 bytes for both;
+    /// further ones share one budget. Each worker rounds its share up to a power of two, at least
+    /// 16. Stops: one source taking all of a handler's time, and answers to addresses that never
+    /// asked. 0: none is remembered, and nothing of that is bounded.
+    std::uint32_t datagram_sources_max = 4096;
     /// Blocks of trusted proxies, all listeners together.
     std::uint32_t trusted_networks_max = 64;
     /// Sources (`listen_options::source_connections_max`) that are counted apart, 16 to 32 bytes
@@ -88,6 +93,7 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
         {"timers_max", sizes.timers_max, 0, slots_max},
         {"datagram_sockets_max", sizes.datagram_sockets_max, 0, 255},
         {"datagram_sends_max", sizes.datagram_sends_max, 0, slots_max},
+        {"datagram_sources_max", sizes.datagram_sources_max, 0, slots_max},
         {"trusted_networks_max", sizes.trusted_networks_max, 0, 1u << 16},
         {"events_per_turn", sizes.events_per_turn, 4, 1024},
     };

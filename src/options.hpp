@@ -160,7 +160,40 @@ struct listen_options {
     socket_options socket{};
 };
 
-/// One UDP socket.
+/// What one source may send to a UDP socket: these are the defaults of `datagram_options::source`.
+inline constexpr std::uint32_t datagram_source_rate = 1'000;
+inline constexpr std::uint32_t datagram_source_burst = 100;
+inline constexpr std::uint32_t datagram_source_bytes_rate = 1'000'000;
+inline constexpr std::uint32_t datagram_source_bytes_burst = 128 * 1024;
+/// The largest that a UDP datagram can be: a burst of bytes lets one through.
+inline constexpr std::uint32_t datagram_bytes_max = 65'535;
+/// Of `datagram_options::amplification`: what it is, and the most that it can be.
+inline constexpr std::uint32_t datagram_amplification = 1;
+inline constexpr std::uint32_t datagram_amplification_max = 3;
+/// Of `datagram_options::window_ms`, from a second to an hour.
+inline constexpr std::uint32_t datagram_window_ms = 10'000;
+inline constexpr std::uint32_t datagram_window_ms_min = 1'000;
+inline constexpr std::uint32_t datagram_window_ms_max = 3'600'000;
+/// Of `datagram_options::proven_ms`, from a second to a day.
+inline constexpr std::uint32_t datagram_proven_ms = 60'000;
+inline constexpr std::uint32_t datagram_proven_ms_min = 1'000;
+inline constexpr std::uint32_t datagram_proven_ms_max = 86'400'000;
+
+/// A budget of datagrams: two token buckets, which are full at first. What comes beyond is dropped
+/// before the handler sees it, and charged to neither.
+struct datagram_rates {
+    std::uint32_t rate_max = 0;          ///< datagrams a second; 0: no bound
+    std::uint32_t burst_max = 0;         ///< at once; where there is a bound at least 1
+    std::uint32_t bytes_rate_max = 0;    ///< bytes of datagrams a second; 0: no bound
+    /// At once; where there is a bound at least the largest datagram that a buffer holds.
+    std::uint32_t bytes_burst_max = 0;
+};
+
+/// One UDP socket. Options out of range are refused (`error::option_invalid`, named in `failure`).
+///
+/// Bytes of a datagram are its payload as UDP has it, with a PROXY header if there is one, as far
+/// as a buffer holds it. What depends on sources and addresses is off where
+/// `limits::datagram_sources_max` is 0.
 struct datagram_options {
     std::string_view address{};          ///< as in listen_options
     std::uint16_t port = 0;
@@ -169,6 +202,23 @@ struct datagram_options {
     proxy_mode proxy = proxy_mode::off;  ///< header and payload in one datagram, each parsed alone
     std::string_view trusted{};
     socket_options socket{};
+    /// The budget of each source (an IPv4 address or an IPv6 /64). Where a PROXY header is required
+    /// it is the client's that the header names: the proxy itself has none, nor has what it says
+    /// for itself (LOCAL).
+    datagram_rates source{datagram_source_rate, datagram_source_burst, datagram_source_bytes_rate,
+                          datagram_source_bytes_burst};
+    /// The budget of all sources together. Off: a bound here is one that strangers can use up for
+    /// everybody, so it has to be chosen for what the program can do.
+    datagram_rates total{};
+    /// To an address (with its port) that is not proven, at most so many times the bytes that came
+    /// from it may be sent: bytes of this window and the one before, each answered once. 1 to 3: a
+    /// spoofed source makes us no worse a source of floods than the one who spoofs. 0: no bound,
+    /// for sockets that write first, as clients do, to addresses that the program knows. Proven are
+    /// those of `datagram_socket::prove` and proxies named in `trusted`.
+    std::uint32_t amplification = datagram_amplification;
+    std::uint32_t window_ms = datagram_window_ms;
+    /// How long `datagram_socket::prove` holds.
+    std::uint32_t proven_ms = datagram_proven_ms;
 };
 
 /// The longest that a worker spins, in microseconds.

@@ -247,7 +247,12 @@ public:
         }
     }
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
+        read_clock();
         return send_datagram(&w_, from.index, to, payload);
+    }
+    bool prove(datagram_id from, const endpoint& who) noexcept {
+        read_clock();
+        return prove_address(&w_, from.index, who);
     }
 
     /// Closes a listener that nobody holds any more, and takes away its file first: while it
@@ -761,7 +766,7 @@ private:
             turn_away(c, refusal_cause::gate, said);
         } else if (c.state_ == kind::open) {
             open_connection(c);
-        } else if (!trusts(from.trusted_first, from.trusted_count, e.peer)) {
+        } else if (!trusts(core_, from.trusted_first, from.trusted_count, e.peer)) {
             c.because(close_kind::proxy_untrusted);
             begin_close(c, true);
         } else {
@@ -982,13 +987,14 @@ private:
         return false;
     }
 
-    bool trusts(std::uint32_t first, std::uint32_t count, const endpoint& peer) const noexcept {
+    static bool trusts(const detail::worker_core& core, std::uint32_t first, std::uint32_t count,
+                       const endpoint& peer) noexcept {
         if (count == 0 || peer.family == address_family::none ||
             peer.family == address_family::unix_path) {
             return true;
         }
         for (std::uint32_t at = first; at < first + count; ++at) {
-            if (contains(core_.shared->trusted[at], peer)) {
+            if (contains(core.shared->trusted[at], peer)) {
                 return true;
             }
         }
@@ -1837,6 +1843,7 @@ private:
     void finish_worker() noexcept {
         w_.is_over.store(1);
         core_.shut = 1;
+        w_.sources.forget_all();
         release_bursts(true);
         drop_posts();
         drop_timers();
@@ -2122,7 +2129,8 @@ private:
                 forget_datagram(e);
                 return;
             }
-            static constexpr detail::datagram_calls calls{&send_datagram, &Backend::local_of};
+            static constexpr detail::datagram_calls calls{&send_datagram, &prove_address,
+                                                          &Backend::local_of};
             datagram in;
             in.source = e.peer;
             in.peer = e.peer;
@@ -2130,17 +2138,52 @@ private:
                 in.payload = {core_.pool.data(e.buffer_index), e.byte_count};
             }
             in.truncated = e.truncated;
-            if (unwrap(socket, in)) {
+            if (let_in(socket, in, e)) {
                 datagram_socket via(&w_, calls, {e.who.index()}, socket.handle);
                 handler_.on_datagram(via, in);
                 after_callback();
-            } else {
-                ++core_.counts.datagrams_refused;
             }
         }
         forget_datagram(e);
         settle_touched();
     }
+
+    /// Takes the header off and asks the budgets: of who sent it, or of the client that a header
+    /// names. A proxy has none of its own, or one client's flood would silence its others; who is
+    /// no proxy is turned away before anything is parsed.
+    bool let_in(detail::datagram_entry& socket, datagram& in, const event& e) noexcept {
+        if (!unwrap(socket, in)) {
+            ++core_.counts.datagrams_refused;
+            return false;
+        }
+        const bool by_source = socket.proxy_required == proxy_mode::off || in.proxied;
+        const std::uint64_t now_ns = up_ns(w_);
+        const detail::datagram_word said = socket.guard.admit(
+            w_.sources, by_source ? in.source : endpoint{}, e.byte_count, now_ns);
+        if (said != detail::datagram_word::welcome) {
+            drop_datagram(said, in.source, e);
+            return false;
+        }
+        if (!names_proxies(socket)) {
+            socket.guard.received(w_.sources, in.peer, e.byte_count, now_ns);
+        }
+        return true;
+    }
+    NETIO_COLD void drop_datagram(detail::datagram_word why, const endpoint& from,
+                                  const event& e) noexcept {
+        ++(why == detail::datagram_word::over_source ? core_.counts.datagrams_over_source
+                                                     : core_.counts.datagrams_over_total);
+        server_event told;
+        told.kind = server_event_kind::datagram_dropped;
+        told.listener = e.who.index();
+        told.source = from;
+        tell(told);
+    }
+    /// Its peers are proxies that the program trusts by address: proven, for answers go to them.
+    static bool names_proxies(const detail::datagram_entry& socket) noexcept {
+        return socket.proxy_required != proxy_mode::off && socket.trusted_count != 0;
+    }
+    static std::uint64_t up_ns(const state& w) noexcept { return w.now_ns - w.epoch_ns; }
 
     void forget_datagram(const event& e) noexcept {
         if (e.buffer_index != none_index) {  // an empty datagram may come without one
@@ -2153,7 +2196,7 @@ private:
         if (socket.proxy_required == proxy_mode::off) {
             return true;
         }
-        if (!trusts(socket.trusted_first, socket.trusted_count, in.peer)) {
+        if (!trusts(core_, socket.trusted_first, socket.trusted_count, in.peer)) {
             return false;
         }
         const auto found = proxy::parse(in.payload, {});
@@ -2187,6 +2230,13 @@ private:
             w.send_slots.give(slot);
             return false;
         }
+        // The last thing to ask: what is not sent for want of room costs the address nothing.
+        if (!may_send(w, w.sockets[socket], to, payload.size())) {
+            ++core.counts.datagram_sends_denied;
+            core.pool.give(index, side::output, 0);
+            w.send_slots.give(slot);
+            return false;
+        }
         if (!payload.empty()) {
             std::memcpy(core.pool.data(index), payload.data(), payload.size());
         }
@@ -2196,6 +2246,18 @@ private:
                                 token::of(slot, w.sends[slot].header.generation),
                                 {core.pool.data(index), payload.size()}, to);
         return true;
+    }
+
+    static bool may_send(state& w, detail::datagram_entry& from, const endpoint& to,
+                         std::size_t count) noexcept {
+        return (names_proxies(from) &&
+                trusts(w.core, from.trusted_first, from.trusted_count, to)) ||
+               from.guard.may_send(w.sources, to, count, up_ns(w));
+    }
+    static bool prove_address(void* worker, std::uint32_t socket, const endpoint& who) noexcept {
+        state& w = *static_cast<state*>(worker);
+        return socket < w.socket_count && w.sockets[socket].in_use &&
+               w.sockets[socket].guard.prove(w.sources, who, up_ns(w));
     }
 
     void datagram_sent(const event& e) noexcept {

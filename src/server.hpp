@@ -263,6 +263,9 @@ public:
             return fail("open_datagram", where, at.why);
         }
         detail::datagram_entry& entry = sockets_[index];
+        if (!may_bound(wanted) || !key_sources(worker_of(datagram_id{index}))) {
+            return failure_.code;
+        }
         if (!take_trusted(wanted.trusted, entry.trusted_first, entry.trusted_count, where)) {
             return failure_.code;
         }
@@ -273,6 +276,10 @@ public:
         }
         entry.handle = bound.handle;
         entry.proxy_required = wanted.proxy;
+        entry.guard.set({pace_of(wanted.source), pace_of(wanted.total), wanted.amplification,
+                         std::uint64_t{wanted.window_ms} * 1'000'000,
+                         std::uint64_t{wanted.proven_ms} * 1'000'000},
+                        index);
         entry.in_use = true;
         shared_->listeners_version.fetch_add(1, detail::ordering::release);
         return datagram_id{index};
@@ -290,10 +297,10 @@ public:
     /// start.
     ///
     /// A server belongs to the process that first ran it. In a child that was forked later `run`,
-    /// `listen` and `adopt_listener` return error::forked_child, and the child's copy ends without a trace: no
-    /// connection, file or registration of the parent's is touched. Its descriptors are closed by
-    /// `exec` or with the process; until then peers do not see what the parent closes. Other calls
-    /// are not for a child, nor is a return into a loop that it was forked from.
+    /// `listen` and `adopt_listener` return error::forked_child, and the child's copy ends without
+    /// a trace: no connection, file or registration of the parent's is touched. Its descriptors
+    /// are closed by `exec` or with the process; until then peers do not see what the parent
+    /// closes. Other calls are not for a child, nor is a return into a loop it was forked from.
     error run(std::uint32_t worker = 0) noexcept {
         if (in_forked_child()) {
             return error::forked_child;
@@ -369,10 +376,16 @@ public:
         return opened == error::none ? loop_of(worker).adopt(handle)
                                      : result<connection_id>(opened);
     }
-    /// Sends one datagram from a socket of this server, on its worker's thread.
+    /// Sends one datagram from a socket of this server, on its worker's thread. False as
+    /// `datagram_socket::send_to`: also to addresses that never sent anything and are not proven.
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
-        const std::uint32_t worker = worker_count() == 0 ? 0 : from.index % worker_count();
+        const std::uint32_t worker = worker_of(from);
         return open(worker) == error::none && loop_of(worker).send_to(from, to, payload);
+    }
+    /// As `datagram_socket::prove`, on its worker's thread.
+    bool prove(datagram_id of, const endpoint& who) noexcept {
+        const std::uint32_t worker = worker_of(of);
+        return open(worker) == error::none && loop_of(worker).prove(of, who);
     }
 
     // ---- any thread
@@ -526,7 +539,8 @@ public:
         server_stats out;
         static constexpr const char* names[] = {"connections", "input_buffers", "output_buffers",
                                                 "posts",       "timers",        "datagram_sends",
-                                                "preface_buffers", "refusals",      "sources"};
+                                                "preface_buffers", "refusals",      "sources",
+                                                "datagram_sources", "datagram_addresses"};
         for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
             out.pools[at].name = names[at];
         }
@@ -542,6 +556,8 @@ public:
             add(out.pools[5], w.send_slots.stats());
             add(out.pools[6], w.core.preface_stats());
             add(out.pools[7], w.core.refusal_stats());
+            add(out.pools[9], w.sources.source_stats(w.now_ns - w.epoch_ns));
+            add(out.pools[10], w.sources.address_stats(w.now_ns - w.epoch_ns));
         }
         if (shared_ != nullptr) {
             out.open = shared_->open_count.load(detail::ordering::relaxed);
@@ -851,6 +867,57 @@ private:
         return true;
     }
 
+    /// What a UDP socket may be told to bound. The first field out of range is named.
+    bool may_bound(const datagram_options& wanted) noexcept {
+        const std::uint32_t largest = sizes_.buffer_bytes < datagram_bytes_max ? sizes_.buffer_bytes
+                                                                               : datagram_bytes_max;
+        constexpr std::uint32_t all = 0xFFFFFFFF;
+        const auto least = [](std::uint32_t rate, std::uint32_t burst) {
+            return rate != 0 ? burst : 0;
+        };
+        const struct {
+            const char* field;
+            std::uint32_t value, least, most;
+        } ranges[] = {
+            {"source.burst_max", wanted.source.burst_max, least(wanted.source.rate_max, 1), all},
+            {"source.bytes_burst_max", wanted.source.bytes_burst_max,
+             least(wanted.source.bytes_rate_max, largest), all},
+            {"total.burst_max", wanted.total.burst_max, least(wanted.total.rate_max, 1), all},
+            {"total.bytes_burst_max", wanted.total.bytes_burst_max,
+             least(wanted.total.bytes_rate_max, largest), all},
+            {"amplification", wanted.amplification, 0, datagram_amplification_max},
+            {"window_ms", wanted.window_ms, datagram_window_ms_min, datagram_window_ms_max},
+            {"proven_ms", wanted.proven_ms, datagram_proven_ms_min, datagram_proven_ms_max},
+        };
+        for (const auto& each : ranges) {
+            if (each.value < each.least || each.value > each.most) {
+                failure_.needed = each.value < each.least ? each.least : each.most;
+                failure_.given = each.value;
+                fail("open_datagram", each.field, error::option_invalid);
+                return false;
+            }
+        }
+        return true;
+    }
+    static constexpr detail::datagram_pace pace_of(const datagram_rates& of) noexcept {
+        return {detail::token_rate::of(of.rate_max, of.burst_max),
+                detail::token_rate::of(of.bytes_rate_max, of.bytes_burst_max)};
+    }
+    /// A worker's table of datagrams' sources has a key from its first UDP socket on.
+    bool key_sources(std::uint32_t worker) noexcept {
+        detail::datagram_sources& sources = worker_of(worker).sources;
+        if (!sources || sources.has_key()) {
+            return true;
+        }
+        std::uint64_t key[2] = {};
+        if (!Backend::fill_random({reinterpret_cast<std::byte*>(key), sizeof(key)})) {
+            fail("open_datagram", "datagram_sources_max", error::os_failure);
+            return false;
+        }
+        sources.set_key(key);
+        return true;
+    }
+
     /// What unix sockets alone have. A wish that can't be met is refused, not forgotten.
     bool apply_unix(const listen_options& wanted, bool is_unix) noexcept {
         if (wanted.unix_mode > unix_mode_most) {
@@ -961,6 +1028,9 @@ private:
     /// The worker that a connection belongs to, whatever the number: it may be too large.
     std::uint32_t worker_of(connection_id of) const noexcept {
         return worker_count() == 0 ? 0 : token{of.bits}.index() / worker_of(0).core.connections;
+    }
+    std::uint32_t worker_of(datagram_id of) const noexcept {
+        return worker_count() == 0 ? 0 : of.index % worker_count();
     }
     bool want_end(connection_id of, kill_wish wish) noexcept {
         const std::uint32_t worker = worker_of(of);

@@ -46,7 +46,7 @@ private:
 struct server_stats {
     detail::worker_counters counts{};
     std::uint32_t open = 0;
-    static constexpr std::size_t pool_count = 9;
+    static constexpr std::size_t pool_count = 11;
     pool_stats pools[pool_count]{};
 
     /// Room that `write_prometheus` always finds enough.
@@ -90,6 +90,11 @@ private:
         page.counter("datagrams_out_total", "Datagrams sent.", counts.datagrams_out);
         page.counter("datagrams_refused_total", "Datagrams without a valid header.",
                      counts.datagrams_refused);
+        page.family("datagrams_dropped_total", "counter", "Datagrams beyond a budget.");
+        page.value("datagrams_dropped_total", "budget", "source", counts.datagrams_over_source);
+        page.value("datagrams_dropped_total", "budget", "total", counts.datagrams_over_total);
+        page.counter("datagram_sends_denied_total", "Datagrams not sent for want of proof.",
+                     counts.datagram_sends_denied);
         page.counter("turns_total", "Turns of the workers.", counts.turns);
     }
     void write_pools(detail::metrics_writer& page) const noexcept {

@@ -4,76 +4,20 @@
 
 #include "platform/atomic.hpp"
 #include "src/endpoint.hpp"
+#include "src/sip_hash.hpp"
 #include "src/stats.hpp"
 
 #include <bit>
 
 NETIO_BEGIN
 
-/// Those who are counted as one: an IPv4 address, or the IPv6 addresses of one network, since a
-/// single machine commonly has all 2^64 of those. Others (unix, none) are not counted.
-struct source {
-    std::uint64_t prefix = 0;
-    address_family family = address_family::none;
-
-    constexpr bool operator==(const source&) const noexcept = default;
-};
-
-/// The first `ipv4_bits` (1 to 32) or `ipv6_bits` (1 to 64) of an address. An IPv4 address in IPv6
-/// form is the IPv4 address.
-constexpr source source_of(const endpoint& who, std::uint32_t ipv4_bits = 32,
-                           std::uint32_t ipv6_bits = 64) noexcept {
-    const endpoint plain = unmapped(who);
-    const bool narrow = plain.family == address_family::ipv4;
-    if (!narrow && plain.family != address_family::ipv6) {
-        return {};
-    }
-    NETIO_ASSERT(ipv4_bits >= 1 && ipv4_bits <= 32 && ipv6_bits >= 1 && ipv6_bits <= 64);
-    const std::uint32_t all = narrow ? 32 : 64;
-    std::uint64_t first = 0;
-    for (std::uint32_t at = 0; at < all / 8; ++at) {
-        first = first << 8 | plain.address[at];
-    }
-    const std::uint32_t dropped = all - (narrow ? ipv4_bits : ipv6_bits);
-    return {first >> dropped << dropped, plain.family};
-}
-
 namespace detail {
 
-/// The state of SipHash, and its round.
-struct sip_state {
-    std::uint64_t a, b, c, d;
-
-    NETIO_WRAPS constexpr void round() noexcept {
-        a += b;
-        b = std::rotl(b, 13) ^ a;
-        a = std::rotl(a, 32);
-        c += d;
-        d = std::rotl(d, 16) ^ c;
-        a += d;
-        d = std::rotl(d, 21) ^ a;
-        c += b;
-        b = std::rotl(b, 17) ^ c;
-        c = std::rotl(c, 32);
-    }
-};
-
-/// SipHash-1-3 (Aumasson and Bernstein) of nine bytes, the prefix in little-endian order and the
-/// family: without the key nobody can choose sources that share a place.
+/// SipHash-1-3 of nine bytes, the prefix in little-endian order and the family: without the key
+/// nobody can choose sources that share a place.
 constexpr std::uint64_t hash_of(const source& from, const std::uint64_t (&key)[2]) noexcept {
-    sip_state now{key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d,
-                  key[0] ^ 0x6c7967656e657261, key[1] ^ 0x7465646279746573};
-    for (const std::uint64_t word :
-         {from.prefix, std::uint64_t{9} << 56 | static_cast<std::uint64_t>(from.family)}) {
-        now.d ^= word;
-        now.round();
-        now.a ^= word;
-    }
-    now.c ^= 0xff;
-    now.round();
-    now.round();
-    now.round();
-    return now.a ^ now.b ^ now.c ^ now.d;
+    return sip_hash({from.prefix, std::uint64_t{9} << 56 | static_cast<std::uint64_t>(from.family)},
+                    key);
 }
 
 }  // namespace detail

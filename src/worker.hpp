@@ -43,7 +43,7 @@ struct event_burst {
     std::uint32_t listener;  // of the last one held
     close_reason reason;
 };
-inline constexpr std::size_t burst_kinds_max = 3;
+inline constexpr std::size_t burst_kinds_max = 4;
 
 /// Everything one worker has. Lives in the caller's memory from the server's birth to its end.
 template <class Backend>
@@ -58,6 +58,7 @@ struct worker_state {
     datagram_entry* sockets;
     datagram_send* sends;
     slab send_slots;
+    datagram_sources sources;
     mutable_bytes backend_memory;
     backend_limits backend_sizes;
     std::uint64_t epoch_ns;
@@ -119,7 +120,7 @@ constexpr std::uint32_t post_capacity(std::uint32_t count) noexcept {
 template <class Backend>
 struct worker_layout {
     std::size_t state, hot, endpoints, output, ingress, user, links, posts, wheel, timers, kills;
-    std::size_t timer_wheel, events, watches, sends, backend_private, buffers, total;
+    std::size_t timer_wheel, events, watches, sends, sources, backend_private, buffers, total;
 
     static constexpr worker_layout of(const limits& sizes) noexcept {
         const std::uint32_t slots = share(sizes.connections_max, sizes.workers_max);
@@ -137,6 +138,7 @@ struct worker_layout {
         out.timers = at.take(timers, sizeof(timer_entry), line_bytes);
         out.posts = at.take(posts, post_queue::cell_bytes, line_bytes);
         out.sends = at.take(sends, sizeof(datagram_send), line_bytes);
+        out.sources = at.take(source_places(sizes), datagram_sources::source_bytes, line_bytes);
         out.kills = at.take(kill_marks::words_for(slots), sizeof(std::uint64_t), line_bytes);
         out.hot = at.take(slots, sizeof(connection), line_bytes);
         out.backend_private =
@@ -155,6 +157,9 @@ struct worker_layout {
     static constexpr std::uint32_t buffers_of(const limits& sizes) noexcept {
         return share(sizes.input_buffers_max, sizes.workers_max) +
                share(sizes.output_buffers_max, sizes.workers_max);
+    }
+    static constexpr std::uint32_t source_places(const limits& sizes) noexcept {
+        return datagram_sources::places_for(share(sizes.datagram_sources_max, sizes.workers_max));
     }
 
 private:
@@ -232,6 +237,7 @@ worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uin
     w->sends = reinterpret_cast<datagram_send*>(at + place.sends);
     w->send_slots.attach(at + place.sends, sizeof(datagram_send),
                          share(sizes.datagram_sends_max, sizes.workers_max));
+    w->sources.attach(at + place.sources, worker_layout<Backend>::source_places(sizes));
     w->backend_sizes = backend_limits::of(sizes);
     w->backend_memory = {at + place.backend_private,
                          Backend::bytes_needed(backend_limits::of(sizes))};

@@ -282,7 +282,18 @@ def test_udp_echo():
         tap.check("udp_echo: one that was cut is not sent back", peer.recv(70_000) == b"after")
         code, lines, errors = server.stop()
         tap.check("udp_echo: SIGTERM, all counted", code == 0 and errors == "" and
-                  lines[-1] == "udp_echo: datagrams in 6, out 5", f"{code} {lines} {errors}")
+                  lines[-1] == "udp_echo: datagrams in 6, out 5, over budget 0",
+                  f"{code} {lines} {errors}")
+    with example("udp_echo", "--source-rate", "0") as server, \
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.settimeout(programs.SECONDS_MAX)
+        peer.connect(("127.0.0.1", server.port))
+        came = 0
+        for _ in range(2_000):  # far more than a second's budget would be, for most machines
+            peer.send(b"again")
+            came += peer.recv(70_000) == b"again"
+        server.stop()
+        tap.check("udp_echo: --source-rate 0 drops nothing", came == 2_000, came)
 
 
 # ---- drain and stop ------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ BUILD = pathlib.Path(os.environ.get("NETIO_BUILD", ROOT / "build/scripts/limits"
 PAGE = ROOT / "docs/limits.md"
 COLUMNS = 6
 # The struct, the file it is in, and whether each of its fields is a bound.
+RATES_OF = ("source", "total")  # the budgets of datagram_options
 STRUCTS = {"limits": ("src/limits.hpp", True), "deadlines": ("src/options.hpp", True),
            "turn_bounds": ("src/reactor.hpp", True), "listen_options": ("src/options.hpp", False)}
 
@@ -68,6 +69,10 @@ def main():
             missing = [field for field in fields_of(struct, source)
                        if f"{struct}::{field}" not in names]
             tap.check(f"limits: every field of {struct} has a row", missing == [], missing)
+    missing = [f"{rates}.{field}" for rates in RATES_OF
+               for field in fields_of("datagram_rates", "src/options.hpp")
+               if f"datagram_options::{rates}.{field}" not in names]
+    tap.check("limits: every field of a budget of datagrams has a row", missing == [], missing)
     lost = case_names.missing_in("\n".join(row[5] for row in table))
     tap.check("limits: the tests that are named are there", lost == [], lost)
     tap.finish()

@@ -33,7 +33,7 @@ PAGE = ROOT / "docs/platforms.md"
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 
 PARTS = ("base", "error", "endpoint", "crc32c", "slab", "wheel", "buffer_pool", "post_queue",
-         "kill_marks", "source_table", "proxy", "envelope")
+         "kill_marks", "source_table", "datagram_budget", "proxy", "envelope")
 SHORT = (*PARTS, "simulator", "conformance_simulator", "lifecycle", "relay")
 # The few cases that try so much that they take minutes under an emulator, and most of a run.
 SLOW = ("whatever peers*", "each broken variant*", "envelope: UTF-8 agrees*",
@@ -79,7 +79,8 @@ ROWS = (
     Row("datagrams", names="datagrams "),
     Row("PROXY vectors", names="PROXY vectors "),
     Row("simulator", files=("simulator", "server", "server_rules", "server_proxy", "server_gate",
-                            "server_control", "server_caps", "marker", "relay")),
+                            "server_control", "server_caps", "server_datagrams", "marker",
+                            "relay")),
     Row("lifecycle", files=("lifecycle",)),
     Row("leak", names="leak "),
     Row("wiping", names="wiping "),
@@ -108,7 +109,7 @@ COLUMNS = (
            run=("wine",), endings=("iocp",),
            files=("iocp", "iocp_pipes", "conformance_iocp", "service_iocp", "server",
                   "server_rules", "server_proxy", "server_gate", "server_control",
-                  "server_caps", "proxy"),
+                  "server_caps", "server_datagrams", "proxy"),
            left_out="leak*",
            why="Wine never accepts a connection that was reset before (tests/windows_test.py)"),
     Column("i686", "i686", ("i686-linux-gnu-g++", *WIRE), run=("qemu-i386",),

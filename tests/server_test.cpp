@@ -1285,7 +1285,7 @@ TEST_CASE("memory can be prefaulted and wiping turned off; UDP sockets have a ta
     world w(false);
     w.server->prefault();
     w.server->wipe_released(false);
-    CHECK(static_cast<bool>(w.server->open_datagram({})));
+    CHECK(static_cast<bool>(w.server->open_datagram({.amplification = 0})));
     CHECK(static_cast<bool>(w.server->open_datagram({.dual_stack = true})));
     CHECK(w.server->open_datagram({}).why == netio::error::full);
     CHECK(w.server->local(netio::datagram_id{7}) == netio::endpoint{});

@@ -94,7 +94,7 @@ struct service_datagrams {
                 sent += via.send_to(in.peer, in.payload) ? 1 : 0;
             }
         };
-        const auto id = open(w, {.address = "127.0.0.1"});
+        const auto id = open(w, {.address = "127.0.0.1", .amplification = 0});
         client_socket client = client_socket::datagrams(w.server().local(id));
         for (std::uint32_t round = 1; round <= 2; ++round) {
             CHECK(client.send("many") == 4);
@@ -152,11 +152,59 @@ struct service_datagrams {
         CHECK(w.server().stats().counts.datagrams_refused == 2);
     }
 
+    /// A large answer to a small question: held back until the client is proven.
+    static void reflection() {
+        world w;
+        std::vector<bool> sent;
+        const std::string answer = service_pattern(100);
+        w.handler.packet = [&](netio::datagram_socket& via, const netio::datagram& in) {
+            if (text_of(in.payload) == "token") {
+                CHECK(via.prove(in.peer));
+            }
+            sent.push_back(via.send_to(in.peer, netio::as_bytes(answer)));
+        };
+        const auto id = open(w, {.address = "127.0.0.1"});
+        client_socket client = client_socket::datagrams(w.server().local(id));
+        client.send(service_pattern(99));
+        CHECK(w.until([&] { return sent.size() == 1; }));
+        nothing_more(w, client);
+        CHECK(w.server().stats().counts.datagram_sends_denied == 1);
+        CHECK_FALSE(w.server().send_to(id, client.local(), netio::as_bytes(answer)));
+        client.send("x");  // 100 in all
+        CHECK(next(w, client) == answer);
+        client.send("token");
+        CHECK(next(w, client) == answer);
+        CHECK(w.server().send_to(id, client.local(), netio::as_bytes(answer)));
+        CHECK(next(w, client) == answer);
+        CHECK(sent == std::vector<bool>{false, true, true});
+        CHECK(w.server().stats().counts.datagram_sends_denied == 2);
+    }
+
+    /// So slow a rate that how long the case takes makes no difference.
+    static void flood() {
+        world w;
+        echo(w);
+        const auto id = open(w, {.address = "127.0.0.1",
+                                 .source = {.bytes_rate_max = 1, .bytes_burst_max = 40'000}});
+        client_socket client = client_socket::datagrams(w.server().local(id));
+        const std::string text = service_pattern(1'000);
+        for (std::uint64_t count = 1; count <= 60; ++count) {
+            CHECK(client.send(text) == text.size());
+            if (count <= 40) {
+                CHECK(next(w, client) == text);
+            }
+            CHECK(w.until([&] { return w.server().stats().counts.datagrams_in == count; }));
+        }
+        nothing_more(w, client);
+        CHECK(w.server().stats().counts.datagrams_over_source == 20);
+        CHECK(w.until([&] { return w.server().stats().counts.datagrams_out == 40; }));
+    }
+
     /// What comes back of a datagram nobody wanted does not end the socket.
     static void nobody_there() {
         world w;
         echo(w);
-        const auto id = open(w, {.address = "127.0.0.1"});
+        const auto id = open(w, {.address = "127.0.0.1", .amplification = 0});
         client_socket client = client_socket::datagrams(w.server().local(id));
         netio::endpoint closed;
         {
