@@ -16,7 +16,7 @@
 //   floor 3 · src/slab.hpp · slots of one size with generations: take, give, stale ids found
 //   floor 3 · src/wheel.hpp · deadlines: arm, move, cancel and expire in O(1), exact to the tick
 //   floor 3 · src/backoff.hpp · how long to wait before the next try: doubling steps, drawn by chance
-//   floor 4 · src/dial.hpp · an outgoing connection by the first of several addresses, tried again in time
+//   floor 4 · src/dial.hpp · outgoing connections by the first of several addresses, tried again
 //   floor 3 · src/buffer_pool.hpp · buffers of one size, two quotas, wiped when given back
 //   floor 3 · src/post_queue.hpp · bounded queue of words from any thread to one owner
 //   floor 3 · src/kill_marks.hpp · ending one connection from any thread: a word each, and marked ones
@@ -1447,8 +1447,8 @@ inline constexpr std::uint32_t output_pieces_max = 8;
 inline constexpr std::uint32_t buffer_bytes_min = 536;
 
 /// Sizes of everything, fixed when the memory is laid out. Each line says what it stops.
-/// Connections, buffers, posts, timers, dials and datagram sends are divided equally among the workers
-/// (rounded up), and never cross from one to another.
+/// Connections, buffers, posts, timers, dials and datagram sends are divided equally among the
+/// workers (rounded up), and never cross from one to another.
 struct limits {
     /// Open connections, accepted and outgoing together. Stops: running out of descriptors, memory.
     std::uint32_t connections_max = 1024;
@@ -2408,7 +2408,7 @@ NETIO_WRAPS constexpr std::uint64_t next_random(std::uint64_t& state) noexcept {
 NETIO_END
 
 // ==== src/dial.hpp ================================================================================
-// floor 4 · an outgoing connection by the first of several addresses, tried again in time
+// floor 4 · outgoing connections by the first of several addresses, tried again
 
 NETIO_BEGIN
 
@@ -6198,7 +6198,7 @@ constexpr std::uint64_t bytes_of(std::span<const bytes> slices) noexcept {
 
 /// The seam to a kernel: start an operation, later get its event from `wait`. docs/contract.md
 /// gives
-/// each function's precondition and postcondition and the clauses P1 to P14 that one test suite
+/// each function's precondition and postcondition and the clauses P1 to P15 that one test suite
 /// checks on every backend.
 ///
 /// `name` and `os_name` are static text. The static calls need no open backend: they make, name and
@@ -21421,7 +21421,7 @@ private:
         }
         tell(c, server_event_kind::closed);
         core_.free_slot(c);
-        core_.current = nullptr;  // its slot may be taken by the next attempt, which is to be settled
+        core_.current = nullptr;  // the next attempt may take its slot, and is to be settled
         if (mark != none_index) {
             detail::dial_entry& d = w_.dials[mark - 1];
             d.forget(index);

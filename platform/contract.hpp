@@ -149,7 +149,7 @@ constexpr std::uint64_t bytes_of(std::span<const bytes> slices) noexcept {
 
 /// The seam to a kernel: start an operation, later get its event from `wait`. docs/contract.md
 /// gives
-/// each function's precondition and postcondition and the clauses P1 to P14 that one test suite
+/// each function's precondition and postcondition and the clauses P1 to P15 that one test suite
 /// checks on every backend.
 ///
 /// `name` and `os_name` are static text. The static calls need no open backend: they make, name and

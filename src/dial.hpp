@@ -1,4 +1,4 @@
-// floor 4 · dial.hpp · an outgoing connection by the first of several addresses, tried again in time
+// floor 4 · dial.hpp · outgoing connections by the first of several addresses, tried again
 #ifndef NETIO_DIAL_HPP
 #define NETIO_DIAL_HPP
 

@@ -17,8 +17,8 @@ inline constexpr std::uint32_t output_pieces_max = 8;
 inline constexpr std::uint32_t buffer_bytes_min = 536;
 
 /// Sizes of everything, fixed when the memory is laid out. Each line says what it stops.
-/// Connections, buffers, posts, timers, dials and datagram sends are divided equally among the workers
-/// (rounded up), and never cross from one to another.
+/// Connections, buffers, posts, timers, dials and datagram sends are divided equally among the
+/// workers (rounded up), and never cross from one to another.
 struct limits {
     /// Open connections, accepted and outgoing together. Stops: running out of descriptors, memory.
     std::uint32_t connections_max = 1024;

@@ -1878,7 +1878,7 @@ private:
         }
         tell(c, server_event_kind::closed);
         core_.free_slot(c);
-        core_.current = nullptr;  // its slot may be taken by the next attempt, which is to be settled
+        core_.current = nullptr;  // the next attempt may take its slot, and is to be settled
         if (mark != none_index) {
             detail::dial_entry& d = w_.dials[mark - 1];
             d.forget(index);

@@ -4,6 +4,7 @@
 
 #include "tests/activation_test.cpp"
 #include "tests/atomic_test.cpp"
+#include "tests/backoff_test.cpp"
 #include "tests/base_test.cpp"
 #include "tests/blocking_pool_test.cpp"
 #include "tests/blocking_test.cpp"
@@ -16,6 +17,7 @@
 #include "tests/conformance_poll_test.cpp"
 #include "tests/conformance_simulator_test.cpp"
 #include "tests/crc32c_test.cpp"
+#include "tests/dial_test.cpp"
 #include "tests/endpoint_test.cpp"
 #include "tests/envelope_test.cpp"
 #include "tests/epoll_test.cpp"
