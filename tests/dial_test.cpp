@@ -581,6 +581,24 @@ TEST_CASE("dial: an attempt that takes over the slot of the one before has a dea
     });
 }
 
+TEST_CASE("dial: an attempt that is killed by id is a candidate's failure") {
+    on_both_kernels([](bool proactor) {
+        dial_world w(proactor);
+        netio::connection_id attempt{};
+        w.gate.enters = [&](const netio::connection& c) {
+            attempt = attempt ? attempt : c.id();
+            return netio::verdict::allow();
+        };
+        REQUIRE(static_cast<bool>(w.dial({silent, good}, 5)));
+        w.pass(10);
+        CHECK(w.server->kill(attempt, 7));
+        w.pass(50);  // less than an attempt's delay
+        CHECK(w.winners == std::vector{good});
+        CHECK(w.ended_as(close_kind::killed) == 1);
+        CHECK(w.handler.connect_failures.empty());
+    });
+}
+
 TEST_CASE("dial: a full table refuses, and a place that is free again is used") {
     on_both_kernels([](bool proactor) {
         dial_world w(proactor);
