@@ -16,6 +16,8 @@
 //   floor 2 · src/sip_hash.hpp · a hash whose values nobody can foretell without its key
 //   floor 3 · src/slab.hpp · slots of one size with generations: take, give, stale ids found
 //   floor 3 · src/wheel.hpp · deadlines: arm, move, cancel and expire in O(1), exact to the tick
+//   floor 3 · src/backoff.hpp · how long to wait before the next try: doubling steps, drawn by chance
+//   floor 4 · src/dial.hpp · outgoing connections by the first of several addresses, tried again
 //   floor 3 · src/buffer_pool.hpp · buffers of one size, two quotas, wiped when given back
 //   floor 3 · src/post_queue.hpp · bounded queue of words from any thread to one owner
 //   floor 3 · src/kill_marks.hpp · ending one connection from any thread: a word each, and marked ones
@@ -552,6 +554,7 @@ enum class close_kind : std::uint8_t {
     input_too_long,
     output_full,
     io,
+    outpaced,
     count_
 };
 
@@ -580,6 +583,7 @@ constexpr const char* name(close_kind kind) noexcept {
         "proxy_invalid",  "tls_failed",     "killed",            "egress_denied",
         "drained",        "drain_deadline", "shed",              "shutdown",
         "handler_closed", "input_too_long", "output_full",       "io",
+        "outpaced",
     };
     static_assert(sizeof(names) / sizeof(names[0]) == static_cast<std::size_t>(close_kind::count_));
     const auto index = static_cast<std::size_t>(kind);
@@ -1476,8 +1480,8 @@ inline constexpr std::uint32_t output_pieces_max = 8;
 inline constexpr std::uint32_t buffer_bytes_min = 536;
 
 /// Sizes of everything, fixed when the memory is laid out. Each line says what it stops.
-/// Connections, buffers, posts, timers and datagram sends are divided equally among the workers
-/// (rounded up), and never cross from one to another.
+/// Connections, buffers, posts, timers, dials and datagram sends are divided equally among the
+/// workers (rounded up), and never cross from one to another.
 struct limits {
     /// Open connections, accepted and outgoing together. Stops: running out of descriptors, memory.
     std::uint32_t connections_max = 1024;
@@ -1505,6 +1509,9 @@ struct limits {
     std::uint32_t posts_max = 1024;
     /// Timers of `server::after`.
     std::uint32_t timers_max = 64;
+    /// Dials (`server::dial`) under way or waiting for their next round; their attempts are
+    /// connections besides. Stops: storms of retries.
+    std::uint32_t dials_max = 64;
     /// UDP sockets.
     std::uint32_t datagram_sockets_max = 4;
     /// Datagrams on their way out, all sockets together.
@@ -1550,6 +1557,7 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
         {"refusals_max", sizes.refusals_max, 0, slots_max},
         {"posts_max", sizes.posts_max, sizes.workers_max, 1u << 30},
         {"timers_max", sizes.timers_max, 0, slots_max},
+        {"dials_max", sizes.dials_max, 0, slots_max},
         {"datagram_sockets_max", sizes.datagram_sockets_max, 0, 255},
         {"datagram_sends_max", sizes.datagram_sends_max, 0, slots_max},
         {"datagram_sources_max", sizes.datagram_sources_max, 0, slots_max},
@@ -2432,6 +2440,222 @@ private:
     std::uint32_t armed_ = 0;
     bool expiring_ = false;
 };
+
+NETIO_END
+
+// ==== src/backoff.hpp =============================================================================
+// floor 3 · how long to wait before the next try: doubling steps, drawn by chance
+
+NETIO_BEGIN
+
+/// Delays between tries: `first_ms` at most before the second one, twice as long each time, never
+/// longer than `most_ms`. Sane: 1 <= first_ms <= most_ms <= 2^31 - 1.
+struct backoff_options {
+    std::uint32_t first_ms = 100;
+    std::uint32_t most_ms = 30'000;
+};
+
+namespace detail {
+
+constexpr bool is_sane(const backoff_options& of) noexcept {
+    return of.first_ms != 0 && of.first_ms <= of.most_ms && of.most_ms <= 0x7FFFFFFF;
+}
+
+/// The step after so many tries that failed (1: the first step); it stops growing at `most_ms`.
+constexpr std::uint32_t backoff_step_ms(const backoff_options& of, std::uint32_t failed) noexcept {
+    NETIO_ASSERT(is_sane(of));
+    NETIO_ASSERT(failed != 0);
+    const std::uint32_t doublings = failed - 1;
+    if (doublings >= 31 || of.first_ms > (of.most_ms >> doublings)) {
+        return of.most_ms;
+    }
+    return of.first_ms << doublings;
+}
+
+/// The delay itself: anywhere in the upper half of the step, both ends included. Whoever failed at
+/// the same moment does not come back at the same moment, and none comes back at once. `random` has
+/// 64 random bits, of which the upper ones decide.
+constexpr std::uint32_t backoff_delay_ms(const backoff_options& of, std::uint32_t failed,
+                                         std::uint64_t random) noexcept {
+    const std::uint32_t step = backoff_step_ms(of, failed);
+    const std::uint64_t choices = std::uint64_t{step} / 2 + 1;
+    return step - static_cast<std::uint32_t>((random >> 32) * choices >> 32);
+}
+
+/// The next of a sequence of random words, by SplitMix64 (Steele, Lea, Flood 2014): each state is a
+/// seed. For spreading load, not for secrets.
+NETIO_WRAPS constexpr std::uint64_t next_random(std::uint64_t& state) noexcept {
+    state += 0x9E3779B97F4A7C15u;
+    std::uint64_t out = state;
+    out = (out ^ (out >> 30)) * 0xBF58476D1CE4E5B9u;
+    out = (out ^ (out >> 27)) * 0x94D049BB133111EBu;
+    return out ^ (out >> 31);
+}
+
+}  // namespace detail
+
+NETIO_END
+
+// ==== src/dial.hpp ================================================================================
+// floor 4 · outgoing connections by the first of several addresses, tried again
+
+NETIO_BEGIN
+
+/// Candidates of one dial.
+inline constexpr std::uint32_t dial_candidates_max = 8;
+
+/// What `dial_options::attempt_delay_ms` may be (RFC 8305, section 8).
+inline constexpr std::uint32_t attempt_delay_ms_min = 100;
+inline constexpr std::uint32_t attempt_delay_ms_max = 2'000;
+
+/// How a dial goes about it. The defaults are those of RFC 8305, sections 5 and 8, and one round.
+///
+/// A round tries the candidates in their order: the next one when one has failed, or when nothing
+/// was heard for `attempt_delay_ms`. The first that connects wins, the others are reset. A round
+/// has failed when all of them have, or when `deadlines::connect_ms` of the server's
+/// `connect_options` is over. Then comes the next round, after `backoff`, if there is to be one.
+struct dial_options {
+    std::uint32_t attempt_delay_ms = 250;
+    /// Attempts under way at once, 1 to 8. Each holds a connection's slot and a descriptor; while
+    /// as many are silent, the candidates after them wait.
+    std::uint32_t attempts_max = 4;
+    /// 1: no second try; 0: until something ends it.
+    std::uint32_t rounds_max = 1;
+    /// From the call to `on_open`, rounds and delays together; 0: no bound.
+    std::uint32_t within_ms = 0;
+    /// Before the second round, the third, and so on. A dial holds nothing but its place in the
+    /// table while it waits.
+    backoff_options backoff{};
+};
+
+/// Names a dial of `server::dial`, as long as it is under way. All-zero: none.
+struct dial_id {
+    std::uint64_t bits = 0;
+    constexpr explicit operator bool() const noexcept { return bits != 0; }
+    constexpr bool operator==(const dial_id&) const noexcept = default;
+};
+
+namespace detail {
+
+/// Which of two failures says more: an answer of the peer, then silence, then what the system says
+/// of the way there, then netio's own bounds.
+constexpr std::uint32_t telling(error why) noexcept {
+    switch (why) {
+    case error::none:
+        return 0;
+    case error::full:
+    case error::cancelled:
+    case error::stopped:
+    case error::refused_by_gate:
+        return 1;
+    case error::timed_out:
+        return 3;
+    case error::connection_refused:
+    case error::connection_reset:
+    case error::connection_aborted:
+        return 4;
+    default:
+        return 2;
+    }
+}
+
+/// none, or what is wrong with a dial.
+constexpr error wrong_with(std::span<const endpoint> candidates, const dial_options& how) noexcept {
+    if (candidates.empty() || candidates.size() > dial_candidates_max ||
+        how.attempt_delay_ms < attempt_delay_ms_min ||
+        how.attempt_delay_ms > attempt_delay_ms_max || how.attempts_max == 0 ||
+        how.attempts_max > dial_candidates_max || !is_sane(how.backoff)) {
+        return error::option_invalid;
+    }
+    for (const endpoint& each : candidates) {
+        if (each.family != address_family::ipv4 && each.family != address_family::ipv6) {
+            return error::address_invalid;
+        }
+    }
+    return error::none;
+}
+
+/// One dial: what it wants, and how far it is. Decides when it may go on; the reactor does it.
+struct dial_entry {
+    slot_header header;
+    std::uint64_t word;
+    std::uint64_t over_ms;   // the end of everything, or never
+    std::uint64_t round_ms;  // the end of this round, or never
+    std::uint64_t next_ms;   // the next attempt may start; while it rests: the next round
+    dial_options how;
+    std::uint32_t rounds;    // begun
+    std::uint32_t candidate_count;
+    std::uint32_t next;      // candidate
+    std::uint32_t attempt_count;
+    std::uint32_t attempts[dial_candidates_max];  // their slots
+    error why;               // the most telling failure of this round
+    bool rests;              // between two rounds
+    bool is_cancelled;       // and waits to be told so
+    endpoint candidates[dial_candidates_max];
+
+    void begin(std::span<const endpoint> to, std::uint64_t told, const dial_options& wanted,
+               std::uint64_t now_ms) noexcept {
+        NETIO_ASSERT(wrong_with(to, wanted) == error::none);
+        word = told;
+        how = wanted;
+        over_ms = wanted.within_ms == 0 ? wheel::never : now_ms + wanted.within_ms;
+        for (const endpoint& each : to) {
+            candidates[candidate_count++] = each;
+        }
+    }
+    /// `connect_ms` 0: a round has no end of its own.
+    void begin_round(std::uint32_t connect_ms, std::uint64_t now_ms) noexcept {
+        NETIO_ASSERT(attempt_count == 0);
+        ++rounds;
+        next = 0;
+        why = error::none;
+        rests = false;
+        next_ms = 0;
+        round_ms = connect_ms == 0 ? wheel::never : now_ms + connect_ms;
+        round_ms = over_ms < round_ms ? over_ms : round_ms;
+    }
+    void rest_until(std::uint64_t at) noexcept {
+        NETIO_ASSERT(attempt_count == 0);
+        rests = true;
+        next_ms = at;
+    }
+    bool has_room() const noexcept {
+        return !rests && next < candidate_count && attempt_count < how.attempts_max;
+    }
+    bool may_start(std::uint64_t now_ms) const noexcept {
+        return has_room() && (attempt_count == 0 || now_ms >= next_ms);
+    }
+    bool has_failed() const noexcept {
+        return !rests && attempt_count == 0 && next == candidate_count;
+    }
+    /// When it wants to be looked at, if nothing happens before.
+    std::uint64_t due() const noexcept {
+        if (is_cancelled || rests) {
+            return is_cancelled ? 0 : next_ms;
+        }
+        return has_room() && next_ms < round_ms ? next_ms : round_ms;
+    }
+    void started(std::uint32_t slot, std::uint64_t now_ms) noexcept {
+        NETIO_ASSERT(attempt_count < dial_candidates_max);
+        attempts[attempt_count++] = slot;
+        next_ms = now_ms + how.attempt_delay_ms;
+    }
+    /// An attempt failed, or could not start: the next one need not wait.
+    void failed(error reason) noexcept {
+        why = telling(reason) > telling(why) ? reason : why;
+        next_ms = 0;
+    }
+    void forget(std::uint32_t slot) noexcept {
+        std::uint32_t at = 0;
+        while (at < attempt_count && attempts[at] != slot) {
+            ++at;
+        }
+        NETIO_ASSERT(at < attempt_count);
+        attempts[at] = attempts[--attempt_count];
+    }
+};
+
+}  // namespace detail
 
 NETIO_END
 
@@ -6452,6 +6676,17 @@ struct os_handle {
     constexpr explicit operator bool() const noexcept { return status.why == error::none; }
 };
 
+/// What `probe` can find: nothing to read, and the connection is open as far as the system knows;
+/// bytes to read; the peer's end, with nothing before it; an error.
+enum class probed : std::uint8_t { idle, readable, peer_closed, failed };
+
+/// The state of a stream, and with `failed` why.
+struct probe_result {
+    probed found = probed::idle;
+    error why = error::none;
+    constexpr bool operator==(const probe_result&) const noexcept = default;
+};
+
 /// Whether this kernel offers a backend and, if not, what is missing (static text).
 struct availability {
     bool offered = true;
@@ -6495,7 +6730,7 @@ constexpr std::uint64_t bytes_of(std::span<const bytes> slices) noexcept {
 
 /// The seam to a kernel: start an operation, later get its event from `wait`. docs/contract.md
 /// gives
-/// each function's precondition and postcondition and the clauses P1 to P14 that one test suite
+/// each function's precondition and postcondition and the clauses P1 to P15 that one test suite
 /// checks on every backend.
 ///
 /// `name` and `os_name` are static text. The static calls need no open backend: they make, name and
@@ -6585,6 +6820,14 @@ concept backend_bounds_accepts = requires(B b, std::uint32_t most) {
 template <class B>
 concept backend_knows_peers = requires(socket_handle handle) {
     { B::peer_credentials_of(handle) } noexcept -> std::same_as<peer_credentials>;
+};
+
+/// Where the system tells what a receive would find, a backend may offer `probe(handle)`: of an
+/// open, connected stream; no byte is taken, nothing waits. An error is told once: by this, and
+/// then maybe by nobody.
+template <class B>
+concept backend_probes = requires(socket_handle handle) {
+    { B::probe(handle) } noexcept -> std::same_as<probe_result>;
 };
 
 /// Where unix sockets have files with a mode, `listen` sets it before anybody can connect, tells
@@ -6995,6 +7238,9 @@ struct worker_calls {
     error (*admit)(worker_core&, connection&) noexcept;  // nullptr without a gate
     void (*parted)(worker_core&, connection&) noexcept;  // and tells it of the end
     peer_credentials (*credentials_of)(socket_handle) noexcept;
+    probe_result (*probe)(socket_handle) noexcept;
+    result<dial_id> (*dial)(worker_core&, std::span<const endpoint>, std::uint64_t word,
+                            const dial_options&) noexcept;
 };
 
 /// Exact counts of one worker since it opened.
@@ -7079,6 +7325,13 @@ public:
     /// Received and not consumed. In `on_data` the same bytes as its argument.
     bytes input() const noexcept;
 
+    /// What a receive would find now; no byte is taken. At most one system call: what has come
+    /// already (unconsumed input, the peer's end) is told without one. A receive that the kernel
+    /// has finished and this worker has not looked at yet is not seen, so ask of connections that
+    /// are paused. `failed` ends the connection as that error would; its close reason is the same.
+    /// error::not_supported where the backend can't tell, error::not_open unless it is open.
+    probe_result probe() noexcept;
+
     /// No `on_data` until `resume`; at most what is on its way is still received.
     void pause() noexcept;
     /// `on_data` again, soon if bytes wait.
@@ -7117,6 +7370,9 @@ public:
     result<connection_id> connect(const endpoint& to, std::uint64_t word) noexcept;
     /// The same to a unix stream socket.
     result<connection_id> connect_unix(std::string_view path, std::uint64_t word) noexcept;
+    /// Starts a dial on this worker: see `server::dial`.
+    result<dial_id> dial(std::span<const endpoint> candidates, std::uint64_t word,
+                         const dial_options& how = {}) noexcept;
 
     /// Another connection of this worker, for this callback only; nullptr if it is gone.
     connection* find(connection_id wanted) noexcept;
@@ -7246,6 +7502,13 @@ private:
         because(kind, detail);
     }
     close_reason reason() const noexcept { return {reason_kind_, reason_detail_}; }
+    /// The reason of an end that the system's error brings.
+    static close_kind kind_of(error why) noexcept {
+        return why == error::connection_reset || why == error::broken_pipe ||
+                       why == error::connection_aborted
+                   ? close_kind::peer_reset
+                   : close_kind::io;
+    }
     detail::worker_core& core() const noexcept {
         auto* here = reinterpret_cast<std::byte*>(const_cast<connection*>(this));
         here -= std::size_t{core_back_} * detail::line_bytes;
@@ -7256,6 +7519,9 @@ private:
     void touch() noexcept;
     void refuse_output(bool pool_is_empty) noexcept;
     void no_more_room() noexcept;
+    /// The dial that an outgoing connection, not open yet, is an attempt of: index + 1; 0 without
+    /// one, none_index once that is over. A word that only open connections use otherwise.
+    std::uint32_t& attempt_of() noexcept { return overflow_end_; }
     void* user_memory() noexcept;
     std::byte* window_memory() const noexcept;
     std::uint32_t window_capacity() const noexcept;
@@ -7279,7 +7545,7 @@ private:
     std::uint32_t window_begin_;
     std::uint32_t window_end_;
     std::uint32_t overflow_;       // a second received buffer: index + 1
-    std::uint32_t overflow_end_;
+    std::uint32_t overflow_end_;   // until an outgoing one opens: see `attempt_of`
     std::uint32_t due_next_;       // index + 1
     std::uint32_t waits_next_;     // index + 1
     std::uint32_t waits_prev_;     // index + 1
@@ -7822,6 +8088,26 @@ inline bytes connection::input() const noexcept {
     return {window_memory() + window_begin_, window_end_ - window_begin_};
 }
 
+NETIO_COLD inline probe_result connection::probe() noexcept {
+    if (state_ != connection_state_kind::open || handle_ == no_handle || has(kill_wanted)) {
+        return {probed::failed, error::not_open};
+    }
+    if (window_end_ != window_begin_ || overflow_ != 0) {
+        return {probed::readable};
+    }
+    if (has(peer_ended)) {
+        return {probed::peer_closed};
+    }
+    const probe_result found = core().calls->probe(handle_);
+    if (found.found == probed::failed && found.why != error::not_supported) {
+        // Nobody may be told of it again.
+        because(kind_of(found.why), static_cast<std::uint16_t>(found.why));
+        set(kill_wanted);
+        touch();
+    }
+    return found;
+}
+
 inline void connection::release_window() noexcept {
     detail::worker_core& at = core();
     if (has(window_inline)) {
@@ -7941,6 +8227,10 @@ inline result<connection_id> connection::connect(const endpoint& to, std::uint64
 inline result<connection_id> connection::connect_unix(std::string_view path,
                                                       std::uint64_t word) noexcept {
     return core().connect({{}, path}, word);
+}
+inline result<dial_id> connection::dial(std::span<const endpoint> candidates, std::uint64_t word,
+                                        const dial_options& how) noexcept {
+    return core().calls->dial(core(), candidates, word, how);
 }
 inline connection* connection::find(connection_id wanted) noexcept { return core().find(wanted); }
 inline bool connection::post(std::uint64_t word) noexcept {
@@ -8699,6 +8989,11 @@ struct posix_sys : detail::posix_options, socket_file_sys {
     static ssize_t receive_message(int from, msghdr* what) noexcept {
         return ::recvmsg(from, what, 0);
     }
+    /// What a receive would find, also where that one would wait.
+    static ssize_t peek(int from) noexcept {
+        char next = 0;
+        return ::recv(from, &next, 1, MSG_PEEK | MSG_DONTWAIT);
+    }
     static int shutdown_sending(int of) noexcept { return ::shutdown(of, SHUT_WR); }
     static int close(int what) noexcept { return ::close(what); }
     static int control(int of, int command, int value) noexcept {
@@ -9373,6 +9668,21 @@ inline bool of_one_client(int code) noexcept {
     }
 }
 
+/// What a receive would find (recv(2) with MSG_PEEK).
+template <class Sys>
+NETIO_COLD probe_result probe_stream(int of) noexcept {
+    ssize_t got = 0;
+    do {
+        got = Sys::peek(of);
+    } while (got < 0 && errno == EINTR);
+    if (got >= 0) {
+        return {got == 0 ? probed::peer_closed : probed::readable};
+    }
+    return errno == EAGAIN || errno == EWOULDBLOCK
+               ? probe_result{}
+               : probe_result{probed::failed, error_of(errno)};
+}
+
 /// Who is at the other end of a unix socket, as far as the system tells.
 template <class Sys>
 peer_credentials credentials_of(int peer) noexcept {
@@ -9539,6 +9849,9 @@ public:
     }
     static peer_credentials peer_credentials_of(socket_handle handle) noexcept {
         return credentials_of<Sys>(static_cast<int>(handle));
+    }
+    static probe_result probe(socket_handle handle) noexcept {
+        return probe_stream<Sys>(static_cast<int>(handle));
     }
     static void remove_file_of(socket_handle handle, const socket_file& file) noexcept {
         detail::remove_file_of<Sys>(static_cast<int>(handle), file);
@@ -15961,6 +16274,7 @@ inline constexpr int resources_empty = 1450;
 inline constexpr int operation_pending = 997;
 inline constexpr int parameter_wrong = 87;
 inline constexpr int would_block = 10035;
+inline constexpr int receive_peek = 2;  // MSG_PEEK
 inline constexpr int message_too_long = 10040;
 inline constexpr int family_not_supported = 10047;
 inline constexpr int network_reset = 10052;
@@ -16832,6 +17146,11 @@ struct windows_sys {
     static int receive(socket_type from, void* into, int count) noexcept {
         return ::recv(from, static_cast<char*>(into), count, 0);
     }
+    /// What a receive would find.
+    static int peek(socket_type from) noexcept {
+        char next = 0;
+        return ::recv(from, &next, 1, detail::windows::receive_peek);
+    }
     static int receive_from(socket_type from, void* into, int count, void* peer,
                             int* size) noexcept {
         return ::recvfrom(from, static_cast<char*>(into), count, 0,
@@ -17065,6 +17384,27 @@ public:
         if (counted) {
             Sys::stop_winsock();
         }
+    }
+    /// Of a pipe: bytes of a message that is being read already are not there any more, and a
+    /// client that is gone is `peer_closed`, whatever made it go.
+    static probe_result probe(socket_handle handle) noexcept {
+        NETIO_ASSERT(handle >= 0);
+        unsigned long there = 0;
+        const bool is_pipe = detail::is_pipe(handle);
+        const int got = is_pipe ? 0 : Sys::peek(socket_of(handle));
+        const int code = is_pipe   ? Sys::look_into_pipe(socket_of(handle), there)
+                         : got < 0 ? Sys::last_error()
+                                   : 0;
+        if (got > 0 || there != 0) {
+            return {probed::readable};
+        }
+        if (code == detail::windows::would_block || (is_pipe && code == 0)) {
+            return {};
+        }
+        if (code == 0 || code == detail::windows::pipe_broken) {
+            return {probed::peer_closed};
+        }
+        return {probed::failed, detail::error_of(code)};
     }
     /// Handles are bounded by the size of the kernel's table; nothing has to be raised.
     static std::uint64_t reserve_descriptors(std::uint64_t) noexcept { return handles_max; }
@@ -19173,6 +19513,9 @@ struct worker_state {
     timer_entry* timers;
     wheel timer_wheel;
     slab timer_slots;
+    dial_entry* dials;                // their nodes follow those of the timers
+    slab dial_slots;
+    std::uint64_t random;             // of their delays; 0: not drawn yet
     listener_watch* watches;
     datagram_entry* sockets;
     datagram_send* sends;
@@ -19188,6 +19531,7 @@ struct worker_state {
     std::uint32_t event_count;
     std::uint32_t socket_count;
     std::uint32_t listeners_seen;
+    std::uint32_t sweep_dial_at;
     std::uint32_t sweep_at;           // next slot to look at while stopping or draining
     std::uint32_t accept_stopped;
     std::uint32_t drain_seen;         // the drain that was begun with, as in shared_state
@@ -19239,12 +19583,14 @@ constexpr std::uint32_t post_capacity(std::uint32_t count) noexcept {
 template <class Backend>
 struct worker_layout {
     std::size_t state, hot, endpoints, output, ingress, user, links, posts, wheel, timers, kills;
-    std::size_t timer_wheel, events, watches, sends, sources, backend_private, buffers, total;
+    std::size_t timer_wheel, dials, events, watches, sends, sources, backend_private, buffers;
+    std::size_t total;
 
     static constexpr worker_layout of(const limits& sizes) noexcept {
         const std::uint32_t slots = share(sizes.connections_max, sizes.workers_max);
         const std::uint32_t buffers = buffers_of(sizes);
         const std::uint32_t timers = share(sizes.timers_max, sizes.workers_max);
+        const std::uint32_t dials = share(sizes.dials_max, sizes.workers_max);
         const std::uint32_t sends = share(sizes.datagram_sends_max, sizes.workers_max);
         const std::uint32_t posts = post_capacity(share(sizes.posts_max, sizes.workers_max));
         carver at;
@@ -19253,8 +19599,9 @@ struct worker_layout {
         out.events = at.take(sizes.events_per_turn, sizeof(event), line_bytes);
         out.watches = at.take(sizes.listeners_max, sizeof(listener_watch), line_bytes);
         out.wheel = at.take(1, wheel_type::heads_bytes, line_bytes);
-        out.timer_wheel = at.take(timers == 0 ? 0 : 1, wheel_type::heads_bytes, line_bytes);
-        out.timers = at.take(timers, sizeof(timer_entry), line_bytes);
+        out.timer_wheel = at.take(timers + dials == 0 ? 0 : 1, wheel_type::heads_bytes, line_bytes);
+        out.timers = at.take(timers + dials, sizeof(timer_entry), line_bytes);
+        out.dials = at.take(dials, sizeof(dial_entry), line_bytes);
         out.posts = at.take(posts, post_queue::cell_bytes, line_bytes);
         out.sends = at.take(sends, sizeof(datagram_send), line_bytes);
         out.sources = at.take(source_places(sizes), datagram_sources::source_bytes, line_bytes);
@@ -19322,6 +19669,7 @@ worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uin
     worker_core& core = w->core;
     const std::uint32_t slots = share(sizes.connections_max, sizes.workers_max);
     const std::uint32_t timers = share(sizes.timers_max, sizes.workers_max);
+    const std::uint32_t dials = share(sizes.dials_max, sizes.workers_max);
     core.hot = reinterpret_cast<connection*>(at + place.hot);
     core.endpoints = reinterpret_cast<endpoint_pair*>(at + place.endpoints);
     core.output = reinterpret_cast<output_words*>(at + place.output);
@@ -19348,8 +19696,14 @@ worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uin
     w->timers = reinterpret_cast<timer_entry*>(at + place.timers);
     if (timers != 0) {
         w->timer_slots.attach(at + place.timers, sizeof(timer_entry), timers);
+    }
+    w->dials = reinterpret_cast<dial_entry*>(at + place.dials);
+    if (dials != 0) {
+        w->dial_slots.attach(at + place.dials, sizeof(dial_entry), dials);
+    }
+    if (timers + dials != 0) {
         w->timer_wheel.attach(at + place.timer_wheel, at + place.timers + sizeof(slot_header),
-                              sizeof(timer_entry), timers, 0);
+                              sizeof(timer_entry), timers + dials, 0);
     }
     w->sockets = sockets;
     w->socket_count = sizes.datagram_sockets_max;
@@ -19420,7 +19774,7 @@ private:
 struct server_stats {
     detail::worker_counters counts{};
     std::uint32_t open = 0;
-    static constexpr std::size_t pool_count = 11;
+    static constexpr std::size_t pool_count = 12;
     pool_stats pools[pool_count]{};
 
     /// Room that `write_prometheus` always finds enough.
@@ -19809,7 +20163,7 @@ public:
         NETIO_ASSERT(w_.is_open.load(detail::ordering::relaxed) == 0);
         static constexpr detail::worker_calls calls{
             &start_connect, &Backend::local_of, gated ? &admit_outgoing : nullptr,
-            gated ? &part : nullptr, &credentials_of};
+            gated ? &part : nullptr, &credentials_of, &probe_of, &start_dial};
         const os_status opened = w_.backend.open(w_.backend_memory, w_.backend_sizes, core_.pool);
         if (!opened) {
             return opened;
@@ -19963,8 +20317,9 @@ public:
                                   static_cast<operation>(core_.worker_index))
                             .bits};
     }
-    static std::uint32_t worker_of(timer_id timer) noexcept {
-        return static_cast<std::uint32_t>(token{timer.bits}.op());
+    template <class Id>
+    static std::uint32_t worker_of(Id of) noexcept {
+        return static_cast<std::uint32_t>(token{of.bits}.op());
     }
     bool cancel(timer_id wanted) noexcept {
         const token who{wanted.bits};
@@ -19977,6 +20332,22 @@ public:
     result<connection_id> connect(const stream_address& to, std::uint64_t word) noexcept {
         read_clock();
         return core_.connect(to, word);
+    }
+    result<dial_id> dial(std::span<const endpoint> candidates, std::uint64_t word,
+                         const dial_options& how) noexcept {
+        read_clock();
+        return start_dial(core_, candidates, word, how);
+    }
+    /// In a callback, maybe: what it brings comes with the timers.
+    bool cancel_dial(dial_id wanted) noexcept {
+        const token who{wanted.bits};
+        if (!w_.dial_slots.live(who.index(), who.generation()) ||
+            w_.dials[who.index()].is_cancelled) {
+            return false;
+        }
+        w_.dials[who.index()].is_cancelled = true;
+        arm_dial(w_, who.index());
+        return true;
     }
     result<connection_id> adopt(socket_handle handle) noexcept {
         read_clock();
@@ -20251,6 +20622,10 @@ private:
         if (w_.timer_wheel.count() != 0) {
             w_.timer_wheel.expire(core_.now_ms, turn_bounds::timers,
                                   [this](std::uint32_t index) noexcept {
+                                      if (index >= w_.timer_slots.capacity()) {
+                                          dial_due(index - w_.timer_slots.capacity());
+                                          return wheel::done;
+                                      }
                                       const std::uint64_t word = w_.timers[index].word;
                                       free_timer(index);
                                       if constexpr (detail::names_on_timer<Handler>) {
@@ -21077,16 +21452,12 @@ private:
     void connected(connection& c, const event& e) noexcept {
         c.handle_ = e.handle;
         if (c.state_ == kind::connecting) {
+            if (NETIO_UNLIKELY(c.attempt_of() != 0) && !is_first(c)) {
+                return;
+            }
             ++core_.counts.connected;
             open_connection(c);
         }
-    }
-
-    static close_kind kind_of(error why) noexcept {
-        return why == error::connection_reset || why == error::broken_pipe ||
-                       why == error::connection_aborted
-                   ? close_kind::peer_reset
-                   : close_kind::io;
     }
 
     void failed(connection& c, const event& e) noexcept {
@@ -21095,7 +21466,7 @@ private:
             begin_close(c, true);
             return;
         }
-        c.because(kind_of(e.why), static_cast<std::uint16_t>(e.why));
+        c.because(connection::kind_of(e.why), static_cast<std::uint16_t>(e.why));
         if (e.op == operation::receive) {
             c.unset(flags::receiving | flags::receiving_into | flags::stopping);
             begin_close(c, true);
@@ -21419,10 +21790,11 @@ private:
                 after_callback();
             }
         } else if (c.origin() == origin::connected) {
-            if constexpr (detail::names_on_connect_failed<Handler>) {
-                handler_.on_connect_failed(c.connect_word(), failure_of(c.reason()));
-                after_callback();
+            if (c.attempt_of() != 0) {
+                attempt_closed(c);
+                return;
             }
+            tell_failed_connect(c.connect_word(), failure_of(c.reason()));
             tell(c, server_event_kind::connect_failed);
         }
         tell(c, server_event_kind::closed);
@@ -21431,6 +21803,16 @@ private:
         }
         core_.free_slot(c);
         go_on_accepting();
+    }
+
+    void tell_failed_connect(std::uint64_t word, error why) noexcept {
+        if constexpr (detail::names_on_connect_failed<Handler>) {
+            handler_.on_connect_failed(word, why);
+            after_callback();
+        } else {
+            static_cast<void>(word);
+            static_cast<void>(why);
+        }
     }
 
     static error failure_of(close_reason reason) noexcept {
@@ -21445,6 +21827,193 @@ private:
         default:
             return error::cancelled;
         }
+    }
+
+    // ---- dials: what they decide is done here
+
+    static result<dial_id> start_dial(detail::worker_core& core,
+                                      std::span<const endpoint> candidates, std::uint64_t word,
+                                      const dial_options& how) noexcept {
+        state& w = state_of(core);
+        if (const error wrong = detail::wrong_with(candidates, how); wrong != error::none) {
+            return wrong;
+        }
+        if (is_ending(w)) {
+            return error::stopped;
+        }
+        const std::uint32_t at = w.dial_slots.capacity() == 0 ? none_index : w.dial_slots.take();
+        if (at == none_index) {
+            return error::full;
+        }
+        w.dials[at].begin(candidates, word, how, core.now_up_ms);
+        begin_round(w, at);
+        if (!goes_on(w, at)) {
+            const error why = w.dials[at].why;
+            free_dial(w, at);
+            return why;
+        }
+        return dial_id{token::of(at, w.dial_slots.generation(at),
+                                 static_cast<operation>(core.worker_index))
+                           .bits};
+    }
+
+    static bool is_ending(const state& w) noexcept {
+        return w.core.shut != 0 ||
+               w.core.shared->stop_wanted.load(detail::ordering::relaxed) != 0;
+    }
+
+    static void begin_round(state& w, std::uint32_t at) noexcept {
+        w.dials[at].begin_round(w.core.shared->outgoing_times.connect_ms, w.core.now_up_ms);
+    }
+
+    /// Starts what a dial may start now, and arms its next look. False: it has failed for good.
+    static bool goes_on(state& w, std::uint32_t at) noexcept {
+        detail::dial_entry& d = w.dials[at];
+        while (d.may_start(w.core.now_ms)) {
+            start_attempt(w, at);
+        }
+        if (d.has_failed() && !rests(w, d)) {
+            return false;
+        }
+        arm_dial(w, at);
+        return true;
+    }
+
+    static void start_attempt(state& w, std::uint32_t at) noexcept {
+        detail::dial_entry& d = w.dials[at];
+        const result<connection_id> started =
+            w.core.connect({d.candidates[d.next++], {}}, d.word);
+        if (!started) {
+            d.failed(started.why);
+            return;
+        }
+        connection& c = *w.core.find(started.value);
+        c.attempt_of() = at + 1;
+        d.started(w.core.index_of(c), w.core.now_up_ms);
+    }
+
+    /// Its round has failed: is there another one? A drain does not wait for any.
+    static bool rests(state& w, detail::dial_entry& d) noexcept {
+        if (d.rounds == d.how.rounds_max || w.draining || w.stopping || is_ending(w)) {
+            return false;
+        }
+        const std::uint64_t next = w.core.now_up_ms + detail::backoff_delay_ms(
+                                                          d.how.backoff, d.rounds, random_word(w));
+        if (next >= d.over_ms) {
+            return false;
+        }
+        d.rest_until(next);
+        return true;
+    }
+
+    /// Workers, and processes that start together, must not wait in step.
+    static std::uint64_t random_word(state& w) noexcept {
+        if (w.random == 0) {
+            const mutable_bytes seed{reinterpret_cast<std::byte*>(&w.random), sizeof(w.random)};
+            if (!Backend::fill_random(seed)) {
+                w.random = w.now_ns;
+            }
+        }
+        return detail::next_random(w.random);
+    }
+
+    static void arm_dial(state& w, std::uint32_t at) noexcept {
+        const std::uint64_t due = w.dials[at].due();
+        const std::uint32_t node = w.timer_slots.capacity() + at;
+        if (due == wheel::never) {
+            w.timer_wheel.cancel(node);
+        } else {
+            w.timer_wheel.arm(node, due);
+        }
+    }
+
+    static void free_dial(state& w, std::uint32_t at) noexcept {
+        w.timer_wheel.cancel(w.timer_slots.capacity() + at);
+        constexpr std::size_t kept = sizeof(slot_header);
+        wipe(reinterpret_cast<std::byte*>(&w.dials[at]) + kept, sizeof(detail::dial_entry) - kept);
+        w.dial_slots.give(at);
+    }
+
+    /// Nothing of them is told any more but to gate and observer.
+    void drop_attempts(detail::dial_entry& d, close_kind why) noexcept {
+        while (d.attempt_count != 0) {
+            connection& c = core_.hot[d.attempts[--d.attempt_count]];
+            c.attempt_of() = none_index;
+            c.because(why);
+            begin_close(c, true);
+        }
+    }
+
+    void finish_dial(std::uint32_t at, close_kind of_attempts, error why) noexcept {
+        detail::dial_entry& d = w_.dials[at];
+        drop_attempts(d, of_attempts);
+        const std::uint64_t word = d.word;
+        free_dial(w_, at);
+        tell_failed_connect(word, why);
+    }
+
+    NETIO_COLD void dial_due(std::uint32_t at) noexcept {
+        detail::dial_entry& d = w_.dials[at];
+        if (d.is_cancelled) {
+            finish_dial(at, close_kind::handler_closed, error::cancelled);
+            return;
+        }
+        if (d.rests) {
+            begin_round(w_, at);
+        } else if (core_.now_ms >= d.round_ms) {
+            d.failed(error::timed_out);
+            d.next = d.candidate_count;
+            drop_attempts(d, close_kind::connect_timeout);
+        }
+        if (!goes_on(w_, at)) {
+            finish_dial(at, close_kind::connect_timeout, d.why);
+        }
+    }
+
+    /// An attempt has connected. False: it lost, its dial is over or about to be.
+    NETIO_COLD bool is_first(connection& c) noexcept {
+        const std::uint32_t at = c.attempt_of() - 1;
+        detail::dial_entry& d = w_.dials[at];
+        if (d.is_cancelled) {
+            return false;  // closed with the dial, in this turn
+        }
+        c.attempt_of() = 0;
+        d.forget(core_.index_of(c));
+        drop_attempts(d, close_kind::outpaced);
+        free_dial(w_, at);
+        return true;
+    }
+
+    /// The end of a connection that was an attempt and no more.
+    NETIO_COLD void attempt_closed(connection& c) noexcept {
+        const std::uint32_t index = core_.index_of(c);
+        const std::uint32_t mark = c.attempt_of();
+        const error why = failure_of(c.reason());
+        if (c.reason_kind_ != close_kind::outpaced) {
+            tell(c, server_event_kind::connect_failed);
+        }
+        tell(c, server_event_kind::closed);
+        core_.free_slot(c);
+        core_.current = nullptr;  // the next attempt may take its slot, and is to be settled
+        if (mark != none_index) {
+            detail::dial_entry& d = w_.dials[mark - 1];
+            d.forget(index);
+            d.failed(why);
+            if (!d.is_cancelled && !goes_on(w_, mark - 1)) {
+                finish_dial(mark - 1, close_kind::connect_failed, d.why);
+            }
+        }
+        go_on_accepting();
+    }
+
+    void sweep_dial(std::uint32_t at) noexcept {
+        if (!w_.dial_slots.is_live(at) || !(w_.stopping || w_.draining)) {
+            return;
+        }
+        const close_kind why = w_.stopping     ? close_kind::shutdown
+                               : w_.drain_late ? close_kind::drain_deadline
+                                               : close_kind::drained;
+        finish_dial(at, why, w_.dials[at].is_cancelled ? error::cancelled : failure_of({why}));
     }
 
     // ---- control: listeners, stop, drain
@@ -21530,8 +22099,7 @@ private:
             w_.sweep_again = true;
             return;
         }
-        w_.sweeping = true;
-        w_.sweep_at = 0;
+        start_sweep();
     }
 
     /// Deadlines get shorter as places get scarce; idle ones, who sleep by the longer ones, are
@@ -21593,7 +22161,8 @@ private:
 
     /// No connection, and no datagram whose buffer the kernel still reads.
     bool nothing_left() const noexcept {
-        return core_.slots.in_use() == 0 && w_.send_slots.in_use() == 0;
+        return core_.slots.in_use() == 0 && w_.send_slots.in_use() == 0 &&
+               w_.dial_slots.in_use() == 0;
     }
 
     void finish_worker() noexcept {
@@ -21696,9 +22265,8 @@ private:
     }
 
     void begin_sweep() noexcept {
-        w_.sweeping = true;
+        start_sweep();
         core_.shut = w_.stopping || w_.drain_late ? 1 : 0;
-        w_.sweep_at = 0;
         if (w_.accept_stopped == 0) {
             w_.accept_stopped = 1;
             w_.next_resume_ms = wheel::never;
@@ -21709,9 +22277,19 @@ private:
         }
     }
 
-    /// Looks at every live slot once, a bounded number a turn.
+    void start_sweep() noexcept {
+        w_.sweeping = true;
+        w_.sweep_at = w_.sweep_dial_at = 0;
+    }
+
+    /// Looks at every live slot once, a bounded number a turn: at dials first, so that none starts
+    /// an attempt for one that the sweep ends.
     void sweep() noexcept {
         std::uint32_t left = turn_bounds::swept_slots;
+        while (w_.sweep_dial_at < w_.dial_slots.used_end() && left != 0) {
+            --left;
+            sweep_dial(w_.sweep_dial_at++);
+        }
         while (w_.sweep_at < core_.slots.used_end() && left != 0) {
             const std::uint32_t index = w_.sweep_at++;
             --left;
@@ -21719,20 +22297,20 @@ private:
                 sweep_one(core_.hot[index]);
             }
         }
-        if (w_.sweep_at >= core_.slots.used_end()) {
+        if (w_.sweep_at >= core_.slots.used_end() &&
+            w_.sweep_dial_at >= w_.dial_slots.used_end()) {
             w_.sweeping = w_.sweep_again;
             w_.sweep_again = false;
-            w_.sweep_at = 0;
+            w_.sweep_at = w_.sweep_dial_at = 0;
         }
         settle_touched();
     }
 
     void sweep_all() noexcept {
-        w_.sweeping = true;
-        w_.sweep_at = 0;
+        start_sweep();
         do {
             sweep();
-        } while (w_.sweeping && w_.sweep_at < core_.slots.used_end());
+        } while (w_.sweeping);
     }
 
     void sweep_one(connection& c) noexcept {
@@ -22119,10 +22697,22 @@ private:
         }
     }
 
+    static probe_result probe_of(socket_handle peer) noexcept {
+        if constexpr (backend_probes<Backend>) {
+            return Backend::probe(peer);
+        } else {
+            static_cast<void>(peer);
+            return {probed::failed, error::not_supported};
+        }
+    }
+
+    /// The core is the first member of its state.
+    static state& state_of(detail::worker_core& core) noexcept {
+        return *reinterpret_cast<state*>(&core);
+    }
     static os_status start_connect(detail::worker_core& core, std::uint32_t index,
                                    const stream_address& to) noexcept {
-        // The core is the first member of its state.
-        state& w = *reinterpret_cast<state*>(&core);
+        state& w = state_of(core);
         return w.backend.start_connect(to, core.shared->outgoing_socket,
                                        token::of(index, core.slots.generation(index)));
     }
@@ -22502,6 +23092,30 @@ public:
         return opened == error::none ? loop_of(worker).connect({{}, path}, word)
                                      : result<connection_id>(opened);
     }
+    /// Connects to the first of `candidates` (1 to 8, what a resolver gave, in its order) that
+    /// answers: `on_open` follows, with `word` as its `connect_word` and the winner as `source`, or
+    /// `on_connect_failed(word, error)`, once. Attempts are connections: caps, lanes and the gate
+    /// count each, `server::outgoing` says how they are made, and an observer is told of each that
+    /// fails; who loses to the first ends as `outpaced` and was never open. Told is the most
+    /// telling failure of the last round: an answer of a peer (refused, reset) before a time-out,
+    /// that before what the system says of the way there, that before a bound of netio's; of equal
+    /// ones the first. A stop ends a dial with `stopped`, a drain with `cancelled`, and in a drain
+    /// there are no second rounds.
+    ///
+    /// Or an error at once, and nothing is told: `option_invalid`, `address_invalid`, `full`
+    /// (limits::dials_max), `stopped`, or why no attempt could start where there is one round.
+    result<dial_id> dial(std::span<const endpoint> candidates, std::uint64_t word = 0,
+                         const dial_options& how = {}, std::uint32_t worker = 0) noexcept {
+        const error opened = open(worker);
+        return opened == error::none ? loop_of(worker).dial(candidates, word, how)
+                                     : result<dial_id>(opened);
+    }
+    /// No `on_open` comes of it from here on, but `on_connect_failed(word, cancelled)`, within a
+    /// turn. False: it is over already or never was. On the thread of the worker it was started on.
+    bool cancel_dial(dial_id wanted) noexcept {
+        const std::uint32_t worker = loop::worker_of(wanted);
+        return worker < worker_count() && loop_of(worker).cancel_dial(wanted);
+    }
     /// Takes over a connected, non-blocking stream socket; `on_open` comes in the next turn. On an
     /// error it stays the caller's. On Windows it must be overlapped and in no completion port.
     result<connection_id> adopt(socket_handle handle, std::uint32_t worker = 0) noexcept {
@@ -22673,7 +23287,8 @@ public:
         static constexpr const char* names[] = {"connections", "input_buffers", "output_buffers",
                                                 "posts",       "timers",        "datagram_sends",
                                                 "preface_buffers", "refusals",      "sources",
-                                                "datagram_sources", "datagram_addresses"};
+                                                "datagram_sources", "datagram_addresses",
+                                                "dials"};
         for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
             out.pools[at].name = names[at];
         }
@@ -22691,6 +23306,7 @@ public:
             add(out.pools[7], w.core.refusal_stats());
             add(out.pools[9], w.sources.source_stats(w.now_ns - w.epoch_ns));
             add(out.pools[10], w.sources.address_stats(w.now_ns - w.epoch_ns));
+            add(out.pools[11], w.dial_slots.stats());
         }
         if (shared_ != nullptr) {
             out.open = shared_->open_count.load(detail::ordering::relaxed);
@@ -23331,6 +23947,10 @@ public:
     transfer send_all(bytes out) noexcept;
     transfer send_all(std::string_view out) noexcept { return send_all(as_bytes(out)); }
 
+    /// As `connection::probe`, between other calls the whole truth: what a `recv` would find. For
+    /// a connection that waited in a pool, before it is used again.
+    probe_result probe() noexcept;
+
     /// No more output: FIN. Receiving goes on.
     void end() noexcept;
     /// Ends in RST. `reason` is the user's own number and comes back in close_reason.
@@ -23587,6 +24207,18 @@ inline transfer stream::send_all(bytes out) noexcept {
     const std::uint64_t now = bytes_out();
     const auto count = static_cast<std::size_t>(now > before ? now - before : 0);
     return {count, count == out.size() ? error::none : why()};
+}
+
+inline probe_result stream::probe() noexcept {
+    if (!is_open()) {
+        return {probed::failed, error::not_open};
+    }
+    const probe_result found = peer_ended_ ? probe_result{probed::peer_closed}
+                                           : connection_->probe();
+    if (!is_open()) {
+        advance();
+    }
+    return found;
 }
 
 inline void stream::end() noexcept {

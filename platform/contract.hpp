@@ -95,6 +95,17 @@ struct os_handle {
     constexpr explicit operator bool() const noexcept { return status.why == error::none; }
 };
 
+/// What `probe` can find: nothing to read, and the connection is open as far as the system knows;
+/// bytes to read; the peer's end, with nothing before it; an error.
+enum class probed : std::uint8_t { idle, readable, peer_closed, failed };
+
+/// The state of a stream, and with `failed` why.
+struct probe_result {
+    probed found = probed::idle;
+    error why = error::none;
+    constexpr bool operator==(const probe_result&) const noexcept = default;
+};
+
 /// Whether this kernel offers a backend and, if not, what is missing (static text).
 struct availability {
     bool offered = true;
@@ -138,7 +149,7 @@ constexpr std::uint64_t bytes_of(std::span<const bytes> slices) noexcept {
 
 /// The seam to a kernel: start an operation, later get its event from `wait`. docs/contract.md
 /// gives
-/// each function's precondition and postcondition and the clauses P1 to P14 that one test suite
+/// each function's precondition and postcondition and the clauses P1 to P15 that one test suite
 /// checks on every backend.
 ///
 /// `name` and `os_name` are static text. The static calls need no open backend: they make, name and
@@ -228,6 +239,14 @@ concept backend_bounds_accepts = requires(B b, std::uint32_t most) {
 template <class B>
 concept backend_knows_peers = requires(socket_handle handle) {
     { B::peer_credentials_of(handle) } noexcept -> std::same_as<peer_credentials>;
+};
+
+/// Where the system tells what a receive would find, a backend may offer `probe(handle)`: of an
+/// open, connected stream; no byte is taken, nothing waits. An error is told once: by this, and
+/// then maybe by nobody.
+template <class B>
+concept backend_probes = requires(socket_handle handle) {
+    { B::probe(handle) } noexcept -> std::same_as<probe_result>;
 };
 
 /// Where unix sockets have files with a mode, `listen` sets it before anybody can connect, tells

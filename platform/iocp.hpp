@@ -186,6 +186,11 @@ struct windows_sys {
     static int receive(socket_type from, void* into, int count) noexcept {
         return ::recv(from, static_cast<char*>(into), count, 0);
     }
+    /// What a receive would find.
+    static int peek(socket_type from) noexcept {
+        char next = 0;
+        return ::recv(from, &next, 1, detail::windows::receive_peek);
+    }
     static int receive_from(socket_type from, void* into, int count, void* peer,
                             int* size) noexcept {
         return ::recvfrom(from, static_cast<char*>(into), count, 0,
@@ -419,6 +424,27 @@ public:
         if (counted) {
             Sys::stop_winsock();
         }
+    }
+    /// Of a pipe: bytes of a message that is being read already are not there any more, and a
+    /// client that is gone is `peer_closed`, whatever made it go.
+    static probe_result probe(socket_handle handle) noexcept {
+        NETIO_ASSERT(handle >= 0);
+        unsigned long there = 0;
+        const bool is_pipe = detail::is_pipe(handle);
+        const int got = is_pipe ? 0 : Sys::peek(socket_of(handle));
+        const int code = is_pipe   ? Sys::look_into_pipe(socket_of(handle), there)
+                         : got < 0 ? Sys::last_error()
+                                   : 0;
+        if (got > 0 || there != 0) {
+            return {probed::readable};
+        }
+        if (code == detail::windows::would_block || (is_pipe && code == 0)) {
+            return {};
+        }
+        if (code == 0 || code == detail::windows::pipe_broken) {
+            return {probed::peer_closed};
+        }
+        return {probed::failed, detail::error_of(code)};
     }
     /// Handles are bounded by the size of the kernel's table; nothing has to be raised.
     static std::uint64_t reserve_descriptors(std::uint64_t) noexcept { return handles_max; }

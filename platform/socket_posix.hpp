@@ -217,6 +217,11 @@ struct posix_sys : detail::posix_options, socket_file_sys {
     static ssize_t receive_message(int from, msghdr* what) noexcept {
         return ::recvmsg(from, what, 0);
     }
+    /// What a receive would find, also where that one would wait.
+    static ssize_t peek(int from) noexcept {
+        char next = 0;
+        return ::recv(from, &next, 1, MSG_PEEK | MSG_DONTWAIT);
+    }
     static int shutdown_sending(int of) noexcept { return ::shutdown(of, SHUT_WR); }
     static int close(int what) noexcept { return ::close(what); }
     static int control(int of, int command, int value) noexcept {
@@ -891,6 +896,21 @@ inline bool of_one_client(int code) noexcept {
     }
 }
 
+/// What a receive would find (recv(2) with MSG_PEEK).
+template <class Sys>
+NETIO_COLD probe_result probe_stream(int of) noexcept {
+    ssize_t got = 0;
+    do {
+        got = Sys::peek(of);
+    } while (got < 0 && errno == EINTR);
+    if (got >= 0) {
+        return {got == 0 ? probed::peer_closed : probed::readable};
+    }
+    return errno == EAGAIN || errno == EWOULDBLOCK
+               ? probe_result{}
+               : probe_result{probed::failed, error_of(errno)};
+}
+
 /// Who is at the other end of a unix socket, as far as the system tells.
 template <class Sys>
 peer_credentials credentials_of(int peer) noexcept {
@@ -1057,6 +1077,9 @@ public:
     }
     static peer_credentials peer_credentials_of(socket_handle handle) noexcept {
         return credentials_of<Sys>(static_cast<int>(handle));
+    }
+    static probe_result probe(socket_handle handle) noexcept {
+        return probe_stream<Sys>(static_cast<int>(handle));
     }
     static void remove_file_of(socket_handle handle, const socket_file& file) noexcept {
         detail::remove_file_of<Sys>(static_cast<int>(handle), file);

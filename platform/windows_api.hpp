@@ -242,6 +242,7 @@ inline constexpr int resources_empty = 1450;
 inline constexpr int operation_pending = 997;
 inline constexpr int parameter_wrong = 87;
 inline constexpr int would_block = 10035;
+inline constexpr int receive_peek = 2;  // MSG_PEEK
 inline constexpr int message_too_long = 10040;
 inline constexpr int family_not_supported = 10047;
 inline constexpr int network_reset = 10052;

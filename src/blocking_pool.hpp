@@ -65,6 +65,10 @@ public:
     transfer send_all(bytes out) noexcept;
     transfer send_all(std::string_view out) noexcept { return send_all(as_bytes(out)); }
 
+    /// As `connection::probe`, between other calls the whole truth: what a `recv` would find. For
+    /// a connection that waited in a pool, before it is used again.
+    probe_result probe() noexcept;
+
     /// No more output: FIN. Receiving goes on.
     void end() noexcept;
     /// Ends in RST. `reason` is the user's own number and comes back in close_reason.
@@ -321,6 +325,18 @@ inline transfer stream::send_all(bytes out) noexcept {
     const std::uint64_t now = bytes_out();
     const auto count = static_cast<std::size_t>(now > before ? now - before : 0);
     return {count, count == out.size() ? error::none : why()};
+}
+
+inline probe_result stream::probe() noexcept {
+    if (!is_open()) {
+        return {probed::failed, error::not_open};
+    }
+    const probe_result found = peer_ended_ ? probe_result{probed::peer_closed}
+                                           : connection_->probe();
+    if (!is_open()) {
+        advance();
+    }
+    return found;
 }
 
 inline void stream::end() noexcept {

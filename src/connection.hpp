@@ -4,6 +4,7 @@
 
 #include "platform/atomic.hpp"
 #include "platform/contract.hpp"
+#include "src/dial.hpp"
 #include "src/kill_marks.hpp"
 #include "src/output_queue.hpp"
 #include "src/post_queue.hpp"
@@ -155,6 +156,9 @@ struct worker_calls {
     error (*admit)(worker_core&, connection&) noexcept;  // nullptr without a gate
     void (*parted)(worker_core&, connection&) noexcept;  // and tells it of the end
     peer_credentials (*credentials_of)(socket_handle) noexcept;
+    probe_result (*probe)(socket_handle) noexcept;
+    result<dial_id> (*dial)(worker_core&, std::span<const endpoint>, std::uint64_t word,
+                            const dial_options&) noexcept;
 };
 
 /// Exact counts of one worker since it opened.
@@ -239,6 +243,13 @@ public:
     /// Received and not consumed. In `on_data` the same bytes as its argument.
     bytes input() const noexcept;
 
+    /// What a receive would find now; no byte is taken. At most one system call: what has come
+    /// already (unconsumed input, the peer's end) is told without one. A receive that the kernel
+    /// has finished and this worker has not looked at yet is not seen, so ask of connections that
+    /// are paused. `failed` ends the connection as that error would; its close reason is the same.
+    /// error::not_supported where the backend can't tell, error::not_open unless it is open.
+    probe_result probe() noexcept;
+
     /// No `on_data` until `resume`; at most what is on its way is still received.
     void pause() noexcept;
     /// `on_data` again, soon if bytes wait.
@@ -277,6 +288,9 @@ public:
     result<connection_id> connect(const endpoint& to, std::uint64_t word) noexcept;
     /// The same to a unix stream socket.
     result<connection_id> connect_unix(std::string_view path, std::uint64_t word) noexcept;
+    /// Starts a dial on this worker: see `server::dial`.
+    result<dial_id> dial(std::span<const endpoint> candidates, std::uint64_t word,
+                         const dial_options& how = {}) noexcept;
 
     /// Another connection of this worker, for this callback only; nullptr if it is gone.
     connection* find(connection_id wanted) noexcept;
@@ -406,6 +420,13 @@ private:
         because(kind, detail);
     }
     close_reason reason() const noexcept { return {reason_kind_, reason_detail_}; }
+    /// The reason of an end that the system's error brings.
+    static close_kind kind_of(error why) noexcept {
+        return why == error::connection_reset || why == error::broken_pipe ||
+                       why == error::connection_aborted
+                   ? close_kind::peer_reset
+                   : close_kind::io;
+    }
     detail::worker_core& core() const noexcept {
         auto* here = reinterpret_cast<std::byte*>(const_cast<connection*>(this));
         here -= std::size_t{core_back_} * detail::line_bytes;
@@ -416,6 +437,9 @@ private:
     void touch() noexcept;
     void refuse_output(bool pool_is_empty) noexcept;
     void no_more_room() noexcept;
+    /// The dial that an outgoing connection, not open yet, is an attempt of: index + 1; 0 without
+    /// one, none_index once that is over. A word that only open connections use otherwise.
+    std::uint32_t& attempt_of() noexcept { return overflow_end_; }
     void* user_memory() noexcept;
     std::byte* window_memory() const noexcept;
     std::uint32_t window_capacity() const noexcept;
@@ -439,7 +463,7 @@ private:
     std::uint32_t window_begin_;
     std::uint32_t window_end_;
     std::uint32_t overflow_;       // a second received buffer: index + 1
-    std::uint32_t overflow_end_;
+    std::uint32_t overflow_end_;   // until an outgoing one opens: see `attempt_of`
     std::uint32_t due_next_;       // index + 1
     std::uint32_t waits_next_;     // index + 1
     std::uint32_t waits_prev_;     // index + 1
@@ -982,6 +1006,26 @@ inline bytes connection::input() const noexcept {
     return {window_memory() + window_begin_, window_end_ - window_begin_};
 }
 
+NETIO_COLD inline probe_result connection::probe() noexcept {
+    if (state_ != connection_state_kind::open || handle_ == no_handle || has(kill_wanted)) {
+        return {probed::failed, error::not_open};
+    }
+    if (window_end_ != window_begin_ || overflow_ != 0) {
+        return {probed::readable};
+    }
+    if (has(peer_ended)) {
+        return {probed::peer_closed};
+    }
+    const probe_result found = core().calls->probe(handle_);
+    if (found.found == probed::failed && found.why != error::not_supported) {
+        // Nobody may be told of it again.
+        because(kind_of(found.why), static_cast<std::uint16_t>(found.why));
+        set(kill_wanted);
+        touch();
+    }
+    return found;
+}
+
 inline void connection::release_window() noexcept {
     detail::worker_core& at = core();
     if (has(window_inline)) {
@@ -1101,6 +1145,10 @@ inline result<connection_id> connection::connect(const endpoint& to, std::uint64
 inline result<connection_id> connection::connect_unix(std::string_view path,
                                                       std::uint64_t word) noexcept {
     return core().connect({{}, path}, word);
+}
+inline result<dial_id> connection::dial(std::span<const endpoint> candidates, std::uint64_t word,
+                                        const dial_options& how) noexcept {
+    return core().calls->dial(core(), candidates, word, how);
 }
 inline connection* connection::find(connection_id wanted) noexcept { return core().find(wanted); }
 inline bool connection::post(std::uint64_t word) noexcept {

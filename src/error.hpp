@@ -320,6 +320,7 @@ enum class close_kind : std::uint8_t {
     input_too_long,
     output_full,
     io,
+    outpaced,
     count_
 };
 
@@ -348,6 +349,7 @@ constexpr const char* name(close_kind kind) noexcept {
         "proxy_invalid",  "tls_failed",     "killed",            "egress_denied",
         "drained",        "drain_deadline", "shed",              "shutdown",
         "handler_closed", "input_too_long", "output_full",       "io",
+        "outpaced",
     };
     static_assert(sizeof(names) / sizeof(names[0]) == static_cast<std::size_t>(close_kind::count_));
     const auto index = static_cast<std::size_t>(kind);

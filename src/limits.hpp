@@ -17,8 +17,8 @@ inline constexpr std::uint32_t output_pieces_max = 8;
 inline constexpr std::uint32_t buffer_bytes_min = 536;
 
 /// Sizes of everything, fixed when the memory is laid out. Each line says what it stops.
-/// Connections, buffers, posts, timers and datagram sends are divided equally among the workers
-/// (rounded up), and never cross from one to another.
+/// Connections, buffers, posts, timers, dials and datagram sends are divided equally among the
+/// workers (rounded up), and never cross from one to another.
 struct limits {
     /// Open connections, accepted and outgoing together. Stops: running out of descriptors, memory.
     std::uint32_t connections_max = 1024;
@@ -46,6 +46,9 @@ struct limits {
     std::uint32_t posts_max = 1024;
     /// Timers of `server::after`.
     std::uint32_t timers_max = 64;
+    /// Dials (`server::dial`) under way or waiting for their next round; their attempts are
+    /// connections besides. Stops: storms of retries.
+    std::uint32_t dials_max = 64;
     /// UDP sockets.
     std::uint32_t datagram_sockets_max = 4;
     /// Datagrams on their way out, all sockets together.
@@ -91,6 +94,7 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
         {"refusals_max", sizes.refusals_max, 0, slots_max},
         {"posts_max", sizes.posts_max, sizes.workers_max, 1u << 30},
         {"timers_max", sizes.timers_max, 0, slots_max},
+        {"dials_max", sizes.dials_max, 0, slots_max},
         {"datagram_sockets_max", sizes.datagram_sockets_max, 0, 255},
         {"datagram_sends_max", sizes.datagram_sends_max, 0, slots_max},
         {"datagram_sources_max", sizes.datagram_sources_max, 0, slots_max},

@@ -14,6 +14,8 @@
 #include "src/sip_hash.hpp"
 #include "src/slab.hpp"
 #include "src/wheel.hpp"
+#include "src/backoff.hpp"
+#include "src/dial.hpp"
 #include "src/buffer_pool.hpp"
 #include "src/post_queue.hpp"
 #include "src/kill_marks.hpp"

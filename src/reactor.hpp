@@ -53,7 +53,7 @@ public:
         NETIO_ASSERT(w_.is_open.load(detail::ordering::relaxed) == 0);
         static constexpr detail::worker_calls calls{
             &start_connect, &Backend::local_of, gated ? &admit_outgoing : nullptr,
-            gated ? &part : nullptr, &credentials_of};
+            gated ? &part : nullptr, &credentials_of, &probe_of, &start_dial};
         const os_status opened = w_.backend.open(w_.backend_memory, w_.backend_sizes, core_.pool);
         if (!opened) {
             return opened;
@@ -207,8 +207,9 @@ public:
                                   static_cast<operation>(core_.worker_index))
                             .bits};
     }
-    static std::uint32_t worker_of(timer_id timer) noexcept {
-        return static_cast<std::uint32_t>(token{timer.bits}.op());
+    template <class Id>
+    static std::uint32_t worker_of(Id of) noexcept {
+        return static_cast<std::uint32_t>(token{of.bits}.op());
     }
     bool cancel(timer_id wanted) noexcept {
         const token who{wanted.bits};
@@ -221,6 +222,22 @@ public:
     result<connection_id> connect(const stream_address& to, std::uint64_t word) noexcept {
         read_clock();
         return core_.connect(to, word);
+    }
+    result<dial_id> dial(std::span<const endpoint> candidates, std::uint64_t word,
+                         const dial_options& how) noexcept {
+        read_clock();
+        return start_dial(core_, candidates, word, how);
+    }
+    /// In a callback, maybe: what it brings comes with the timers.
+    bool cancel_dial(dial_id wanted) noexcept {
+        const token who{wanted.bits};
+        if (!w_.dial_slots.live(who.index(), who.generation()) ||
+            w_.dials[who.index()].is_cancelled) {
+            return false;
+        }
+        w_.dials[who.index()].is_cancelled = true;
+        arm_dial(w_, who.index());
+        return true;
     }
     result<connection_id> adopt(socket_handle handle) noexcept {
         read_clock();
@@ -495,6 +512,10 @@ private:
         if (w_.timer_wheel.count() != 0) {
             w_.timer_wheel.expire(core_.now_ms, turn_bounds::timers,
                                   [this](std::uint32_t index) noexcept {
+                                      if (index >= w_.timer_slots.capacity()) {
+                                          dial_due(index - w_.timer_slots.capacity());
+                                          return wheel::done;
+                                      }
                                       const std::uint64_t word = w_.timers[index].word;
                                       free_timer(index);
                                       if constexpr (detail::names_on_timer<Handler>) {
@@ -1321,16 +1342,12 @@ private:
     void connected(connection& c, const event& e) noexcept {
         c.handle_ = e.handle;
         if (c.state_ == kind::connecting) {
+            if (NETIO_UNLIKELY(c.attempt_of() != 0) && !is_first(c)) {
+                return;
+            }
             ++core_.counts.connected;
             open_connection(c);
         }
-    }
-
-    static close_kind kind_of(error why) noexcept {
-        return why == error::connection_reset || why == error::broken_pipe ||
-                       why == error::connection_aborted
-                   ? close_kind::peer_reset
-                   : close_kind::io;
     }
 
     void failed(connection& c, const event& e) noexcept {
@@ -1339,7 +1356,7 @@ private:
             begin_close(c, true);
             return;
         }
-        c.because(kind_of(e.why), static_cast<std::uint16_t>(e.why));
+        c.because(connection::kind_of(e.why), static_cast<std::uint16_t>(e.why));
         if (e.op == operation::receive) {
             c.unset(flags::receiving | flags::receiving_into | flags::stopping);
             begin_close(c, true);
@@ -1663,10 +1680,11 @@ private:
                 after_callback();
             }
         } else if (c.origin() == origin::connected) {
-            if constexpr (detail::names_on_connect_failed<Handler>) {
-                handler_.on_connect_failed(c.connect_word(), failure_of(c.reason()));
-                after_callback();
+            if (c.attempt_of() != 0) {
+                attempt_closed(c);
+                return;
             }
+            tell_failed_connect(c.connect_word(), failure_of(c.reason()));
             tell(c, server_event_kind::connect_failed);
         }
         tell(c, server_event_kind::closed);
@@ -1675,6 +1693,16 @@ private:
         }
         core_.free_slot(c);
         go_on_accepting();
+    }
+
+    void tell_failed_connect(std::uint64_t word, error why) noexcept {
+        if constexpr (detail::names_on_connect_failed<Handler>) {
+            handler_.on_connect_failed(word, why);
+            after_callback();
+        } else {
+            static_cast<void>(word);
+            static_cast<void>(why);
+        }
     }
 
     static error failure_of(close_reason reason) noexcept {
@@ -1689,6 +1717,193 @@ private:
         default:
             return error::cancelled;
         }
+    }
+
+    // ---- dials: what they decide is done here
+
+    static result<dial_id> start_dial(detail::worker_core& core,
+                                      std::span<const endpoint> candidates, std::uint64_t word,
+                                      const dial_options& how) noexcept {
+        state& w = state_of(core);
+        if (const error wrong = detail::wrong_with(candidates, how); wrong != error::none) {
+            return wrong;
+        }
+        if (is_ending(w)) {
+            return error::stopped;
+        }
+        const std::uint32_t at = w.dial_slots.capacity() == 0 ? none_index : w.dial_slots.take();
+        if (at == none_index) {
+            return error::full;
+        }
+        w.dials[at].begin(candidates, word, how, core.now_up_ms);
+        begin_round(w, at);
+        if (!goes_on(w, at)) {
+            const error why = w.dials[at].why;
+            free_dial(w, at);
+            return why;
+        }
+        return dial_id{token::of(at, w.dial_slots.generation(at),
+                                 static_cast<operation>(core.worker_index))
+                           .bits};
+    }
+
+    static bool is_ending(const state& w) noexcept {
+        return w.core.shut != 0 ||
+               w.core.shared->stop_wanted.load(detail::ordering::relaxed) != 0;
+    }
+
+    static void begin_round(state& w, std::uint32_t at) noexcept {
+        w.dials[at].begin_round(w.core.shared->outgoing_times.connect_ms, w.core.now_up_ms);
+    }
+
+    /// Starts what a dial may start now, and arms its next look. False: it has failed for good.
+    static bool goes_on(state& w, std::uint32_t at) noexcept {
+        detail::dial_entry& d = w.dials[at];
+        while (d.may_start(w.core.now_ms)) {
+            start_attempt(w, at);
+        }
+        if (d.has_failed() && !rests(w, d)) {
+            return false;
+        }
+        arm_dial(w, at);
+        return true;
+    }
+
+    static void start_attempt(state& w, std::uint32_t at) noexcept {
+        detail::dial_entry& d = w.dials[at];
+        const result<connection_id> started =
+            w.core.connect({d.candidates[d.next++], {}}, d.word);
+        if (!started) {
+            d.failed(started.why);
+            return;
+        }
+        connection& c = *w.core.find(started.value);
+        c.attempt_of() = at + 1;
+        d.started(w.core.index_of(c), w.core.now_up_ms);
+    }
+
+    /// Its round has failed: is there another one? A drain does not wait for any.
+    static bool rests(state& w, detail::dial_entry& d) noexcept {
+        if (d.rounds == d.how.rounds_max || w.draining || w.stopping || is_ending(w)) {
+            return false;
+        }
+        const std::uint64_t next = w.core.now_up_ms + detail::backoff_delay_ms(
+                                                          d.how.backoff, d.rounds, random_word(w));
+        if (next >= d.over_ms) {
+            return false;
+        }
+        d.rest_until(next);
+        return true;
+    }
+
+    /// Workers, and processes that start together, must not wait in step.
+    static std::uint64_t random_word(state& w) noexcept {
+        if (w.random == 0) {
+            const mutable_bytes seed{reinterpret_cast<std::byte*>(&w.random), sizeof(w.random)};
+            if (!Backend::fill_random(seed)) {
+                w.random = w.now_ns;
+            }
+        }
+        return detail::next_random(w.random);
+    }
+
+    static void arm_dial(state& w, std::uint32_t at) noexcept {
+        const std::uint64_t due = w.dials[at].due();
+        const std::uint32_t node = w.timer_slots.capacity() + at;
+        if (due == wheel::never) {
+            w.timer_wheel.cancel(node);
+        } else {
+            w.timer_wheel.arm(node, due);
+        }
+    }
+
+    static void free_dial(state& w, std::uint32_t at) noexcept {
+        w.timer_wheel.cancel(w.timer_slots.capacity() + at);
+        constexpr std::size_t kept = sizeof(slot_header);
+        wipe(reinterpret_cast<std::byte*>(&w.dials[at]) + kept, sizeof(detail::dial_entry) - kept);
+        w.dial_slots.give(at);
+    }
+
+    /// Nothing of them is told any more but to gate and observer.
+    void drop_attempts(detail::dial_entry& d, close_kind why) noexcept {
+        while (d.attempt_count != 0) {
+            connection& c = core_.hot[d.attempts[--d.attempt_count]];
+            c.attempt_of() = none_index;
+            c.because(why);
+            begin_close(c, true);
+        }
+    }
+
+    void finish_dial(std::uint32_t at, close_kind of_attempts, error why) noexcept {
+        detail::dial_entry& d = w_.dials[at];
+        drop_attempts(d, of_attempts);
+        const std::uint64_t word = d.word;
+        free_dial(w_, at);
+        tell_failed_connect(word, why);
+    }
+
+    NETIO_COLD void dial_due(std::uint32_t at) noexcept {
+        detail::dial_entry& d = w_.dials[at];
+        if (d.is_cancelled) {
+            finish_dial(at, close_kind::handler_closed, error::cancelled);
+            return;
+        }
+        if (d.rests) {
+            begin_round(w_, at);
+        } else if (core_.now_ms >= d.round_ms) {
+            d.failed(error::timed_out);
+            d.next = d.candidate_count;
+            drop_attempts(d, close_kind::connect_timeout);
+        }
+        if (!goes_on(w_, at)) {
+            finish_dial(at, close_kind::connect_timeout, d.why);
+        }
+    }
+
+    /// An attempt has connected. False: it lost, its dial is over or about to be.
+    NETIO_COLD bool is_first(connection& c) noexcept {
+        const std::uint32_t at = c.attempt_of() - 1;
+        detail::dial_entry& d = w_.dials[at];
+        if (d.is_cancelled) {
+            return false;  // closed with the dial, in this turn
+        }
+        c.attempt_of() = 0;
+        d.forget(core_.index_of(c));
+        drop_attempts(d, close_kind::outpaced);
+        free_dial(w_, at);
+        return true;
+    }
+
+    /// The end of a connection that was an attempt and no more.
+    NETIO_COLD void attempt_closed(connection& c) noexcept {
+        const std::uint32_t index = core_.index_of(c);
+        const std::uint32_t mark = c.attempt_of();
+        const error why = failure_of(c.reason());
+        if (c.reason_kind_ != close_kind::outpaced) {
+            tell(c, server_event_kind::connect_failed);
+        }
+        tell(c, server_event_kind::closed);
+        core_.free_slot(c);
+        core_.current = nullptr;  // the next attempt may take its slot, and is to be settled
+        if (mark != none_index) {
+            detail::dial_entry& d = w_.dials[mark - 1];
+            d.forget(index);
+            d.failed(why);
+            if (!d.is_cancelled && !goes_on(w_, mark - 1)) {
+                finish_dial(mark - 1, close_kind::connect_failed, d.why);
+            }
+        }
+        go_on_accepting();
+    }
+
+    void sweep_dial(std::uint32_t at) noexcept {
+        if (!w_.dial_slots.is_live(at) || !(w_.stopping || w_.draining)) {
+            return;
+        }
+        const close_kind why = w_.stopping     ? close_kind::shutdown
+                               : w_.drain_late ? close_kind::drain_deadline
+                                               : close_kind::drained;
+        finish_dial(at, why, w_.dials[at].is_cancelled ? error::cancelled : failure_of({why}));
     }
 
     // ---- control: listeners, stop, drain
@@ -1774,8 +1989,7 @@ private:
             w_.sweep_again = true;
             return;
         }
-        w_.sweeping = true;
-        w_.sweep_at = 0;
+        start_sweep();
     }
 
     /// Deadlines get shorter as places get scarce; idle ones, who sleep by the longer ones, are
@@ -1837,7 +2051,8 @@ private:
 
     /// No connection, and no datagram whose buffer the kernel still reads.
     bool nothing_left() const noexcept {
-        return core_.slots.in_use() == 0 && w_.send_slots.in_use() == 0;
+        return core_.slots.in_use() == 0 && w_.send_slots.in_use() == 0 &&
+               w_.dial_slots.in_use() == 0;
     }
 
     void finish_worker() noexcept {
@@ -1940,9 +2155,8 @@ private:
     }
 
     void begin_sweep() noexcept {
-        w_.sweeping = true;
+        start_sweep();
         core_.shut = w_.stopping || w_.drain_late ? 1 : 0;
-        w_.sweep_at = 0;
         if (w_.accept_stopped == 0) {
             w_.accept_stopped = 1;
             w_.next_resume_ms = wheel::never;
@@ -1953,9 +2167,19 @@ private:
         }
     }
 
-    /// Looks at every live slot once, a bounded number a turn.
+    void start_sweep() noexcept {
+        w_.sweeping = true;
+        w_.sweep_at = w_.sweep_dial_at = 0;
+    }
+
+    /// Looks at every live slot once, a bounded number a turn: at dials first, so that none starts
+    /// an attempt for one that the sweep ends.
     void sweep() noexcept {
         std::uint32_t left = turn_bounds::swept_slots;
+        while (w_.sweep_dial_at < w_.dial_slots.used_end() && left != 0) {
+            --left;
+            sweep_dial(w_.sweep_dial_at++);
+        }
         while (w_.sweep_at < core_.slots.used_end() && left != 0) {
             const std::uint32_t index = w_.sweep_at++;
             --left;
@@ -1963,20 +2187,20 @@ private:
                 sweep_one(core_.hot[index]);
             }
         }
-        if (w_.sweep_at >= core_.slots.used_end()) {
+        if (w_.sweep_at >= core_.slots.used_end() &&
+            w_.sweep_dial_at >= w_.dial_slots.used_end()) {
             w_.sweeping = w_.sweep_again;
             w_.sweep_again = false;
-            w_.sweep_at = 0;
+            w_.sweep_at = w_.sweep_dial_at = 0;
         }
         settle_touched();
     }
 
     void sweep_all() noexcept {
-        w_.sweeping = true;
-        w_.sweep_at = 0;
+        start_sweep();
         do {
             sweep();
-        } while (w_.sweeping && w_.sweep_at < core_.slots.used_end());
+        } while (w_.sweeping);
     }
 
     void sweep_one(connection& c) noexcept {
@@ -2363,10 +2587,22 @@ private:
         }
     }
 
+    static probe_result probe_of(socket_handle peer) noexcept {
+        if constexpr (backend_probes<Backend>) {
+            return Backend::probe(peer);
+        } else {
+            static_cast<void>(peer);
+            return {probed::failed, error::not_supported};
+        }
+    }
+
+    /// The core is the first member of its state.
+    static state& state_of(detail::worker_core& core) noexcept {
+        return *reinterpret_cast<state*>(&core);
+    }
     static os_status start_connect(detail::worker_core& core, std::uint32_t index,
                                    const stream_address& to) noexcept {
-        // The core is the first member of its state.
-        state& w = *reinterpret_cast<state*>(&core);
+        state& w = state_of(core);
         return w.backend.start_connect(to, core.shared->outgoing_socket,
                                        token::of(index, core.slots.generation(index)));
     }

@@ -369,6 +369,30 @@ public:
         return opened == error::none ? loop_of(worker).connect({{}, path}, word)
                                      : result<connection_id>(opened);
     }
+    /// Connects to the first of `candidates` (1 to 8, what a resolver gave, in its order) that
+    /// answers: `on_open` follows, with `word` as its `connect_word` and the winner as `source`, or
+    /// `on_connect_failed(word, error)`, once. Attempts are connections: caps, lanes and the gate
+    /// count each, `server::outgoing` says how they are made, and an observer is told of each that
+    /// fails; who loses to the first ends as `outpaced` and was never open. Told is the most
+    /// telling failure of the last round: an answer of a peer (refused, reset) before a time-out,
+    /// that before what the system says of the way there, that before a bound of netio's; of equal
+    /// ones the first. A stop ends a dial with `stopped`, a drain with `cancelled`, and in a drain
+    /// there are no second rounds.
+    ///
+    /// Or an error at once, and nothing is told: `option_invalid`, `address_invalid`, `full`
+    /// (limits::dials_max), `stopped`, or why no attempt could start where there is one round.
+    result<dial_id> dial(std::span<const endpoint> candidates, std::uint64_t word = 0,
+                         const dial_options& how = {}, std::uint32_t worker = 0) noexcept {
+        const error opened = open(worker);
+        return opened == error::none ? loop_of(worker).dial(candidates, word, how)
+                                     : result<dial_id>(opened);
+    }
+    /// No `on_open` comes of it from here on, but `on_connect_failed(word, cancelled)`, within a
+    /// turn. False: it is over already or never was. On the thread of the worker it was started on.
+    bool cancel_dial(dial_id wanted) noexcept {
+        const std::uint32_t worker = loop::worker_of(wanted);
+        return worker < worker_count() && loop_of(worker).cancel_dial(wanted);
+    }
     /// Takes over a connected, non-blocking stream socket; `on_open` comes in the next turn. On an
     /// error it stays the caller's. On Windows it must be overlapped and in no completion port.
     result<connection_id> adopt(socket_handle handle, std::uint32_t worker = 0) noexcept {
@@ -540,7 +564,8 @@ public:
         static constexpr const char* names[] = {"connections", "input_buffers", "output_buffers",
                                                 "posts",       "timers",        "datagram_sends",
                                                 "preface_buffers", "refusals",      "sources",
-                                                "datagram_sources", "datagram_addresses"};
+                                                "datagram_sources", "datagram_addresses",
+                                                "dials"};
         for (std::size_t at = 0; at < server_stats::pool_count; ++at) {
             out.pools[at].name = names[at];
         }
@@ -558,6 +583,7 @@ public:
             add(out.pools[7], w.core.refusal_stats());
             add(out.pools[9], w.sources.source_stats(w.now_ns - w.epoch_ns));
             add(out.pools[10], w.sources.address_stats(w.now_ns - w.epoch_ns));
+            add(out.pools[11], w.dial_slots.stats());
         }
         if (shared_ != nullptr) {
             out.open = shared_->open_count.load(detail::ordering::relaxed);

@@ -46,7 +46,7 @@ private:
 struct server_stats {
     detail::worker_counters counts{};
     std::uint32_t open = 0;
-    static constexpr std::size_t pool_count = 11;
+    static constexpr std::size_t pool_count = 12;
     pool_stats pools[pool_count]{};
 
     /// Room that `write_prometheus` always finds enough.

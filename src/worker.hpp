@@ -54,6 +54,9 @@ struct worker_state {
     timer_entry* timers;
     wheel timer_wheel;
     slab timer_slots;
+    dial_entry* dials;                // their nodes follow those of the timers
+    slab dial_slots;
+    std::uint64_t random;             // of their delays; 0: not drawn yet
     listener_watch* watches;
     datagram_entry* sockets;
     datagram_send* sends;
@@ -69,6 +72,7 @@ struct worker_state {
     std::uint32_t event_count;
     std::uint32_t socket_count;
     std::uint32_t listeners_seen;
+    std::uint32_t sweep_dial_at;
     std::uint32_t sweep_at;           // next slot to look at while stopping or draining
     std::uint32_t accept_stopped;
     std::uint32_t drain_seen;         // the drain that was begun with, as in shared_state
@@ -120,12 +124,14 @@ constexpr std::uint32_t post_capacity(std::uint32_t count) noexcept {
 template <class Backend>
 struct worker_layout {
     std::size_t state, hot, endpoints, output, ingress, user, links, posts, wheel, timers, kills;
-    std::size_t timer_wheel, events, watches, sends, sources, backend_private, buffers, total;
+    std::size_t timer_wheel, dials, events, watches, sends, sources, backend_private, buffers;
+    std::size_t total;
 
     static constexpr worker_layout of(const limits& sizes) noexcept {
         const std::uint32_t slots = share(sizes.connections_max, sizes.workers_max);
         const std::uint32_t buffers = buffers_of(sizes);
         const std::uint32_t timers = share(sizes.timers_max, sizes.workers_max);
+        const std::uint32_t dials = share(sizes.dials_max, sizes.workers_max);
         const std::uint32_t sends = share(sizes.datagram_sends_max, sizes.workers_max);
         const std::uint32_t posts = post_capacity(share(sizes.posts_max, sizes.workers_max));
         carver at;
@@ -134,8 +140,9 @@ struct worker_layout {
         out.events = at.take(sizes.events_per_turn, sizeof(event), line_bytes);
         out.watches = at.take(sizes.listeners_max, sizeof(listener_watch), line_bytes);
         out.wheel = at.take(1, wheel_type::heads_bytes, line_bytes);
-        out.timer_wheel = at.take(timers == 0 ? 0 : 1, wheel_type::heads_bytes, line_bytes);
-        out.timers = at.take(timers, sizeof(timer_entry), line_bytes);
+        out.timer_wheel = at.take(timers + dials == 0 ? 0 : 1, wheel_type::heads_bytes, line_bytes);
+        out.timers = at.take(timers + dials, sizeof(timer_entry), line_bytes);
+        out.dials = at.take(dials, sizeof(dial_entry), line_bytes);
         out.posts = at.take(posts, post_queue::cell_bytes, line_bytes);
         out.sends = at.take(sends, sizeof(datagram_send), line_bytes);
         out.sources = at.take(source_places(sizes), datagram_sources::source_bytes, line_bytes);
@@ -203,6 +210,7 @@ worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uin
     worker_core& core = w->core;
     const std::uint32_t slots = share(sizes.connections_max, sizes.workers_max);
     const std::uint32_t timers = share(sizes.timers_max, sizes.workers_max);
+    const std::uint32_t dials = share(sizes.dials_max, sizes.workers_max);
     core.hot = reinterpret_cast<connection*>(at + place.hot);
     core.endpoints = reinterpret_cast<endpoint_pair*>(at + place.endpoints);
     core.output = reinterpret_cast<output_words*>(at + place.output);
@@ -229,8 +237,14 @@ worker_state<Backend>* build_worker(std::byte* at, const limits& sizes, std::uin
     w->timers = reinterpret_cast<timer_entry*>(at + place.timers);
     if (timers != 0) {
         w->timer_slots.attach(at + place.timers, sizeof(timer_entry), timers);
+    }
+    w->dials = reinterpret_cast<dial_entry*>(at + place.dials);
+    if (dials != 0) {
+        w->dial_slots.attach(at + place.dials, sizeof(dial_entry), dials);
+    }
+    if (timers + dials != 0) {
         w->timer_wheel.attach(at + place.timer_wheel, at + place.timers + sizeof(slot_header),
-                              sizeof(timer_entry), timers, 0);
+                              sizeof(timer_entry), timers + dials, 0);
     }
     w->sockets = sockets;
     w->socket_count = sizes.datagram_sockets_max;

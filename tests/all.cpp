@@ -4,6 +4,7 @@
 
 #include "tests/activation_test.cpp"
 #include "tests/atomic_test.cpp"
+#include "tests/backoff_test.cpp"
 #include "tests/base_test.cpp"
 #include "tests/blocking_pool_test.cpp"
 #include "tests/blocking_test.cpp"
@@ -17,6 +18,7 @@
 #include "tests/conformance_simulator_test.cpp"
 #include "tests/crc32c_test.cpp"
 #include "tests/datagram_budget_test.cpp"
+#include "tests/dial_test.cpp"
 #include "tests/endpoint_test.cpp"
 #include "tests/envelope_test.cpp"
 #include "tests/epoll_test.cpp"

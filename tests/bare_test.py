@@ -28,6 +28,7 @@ EMULATOR = ["qemu-system-arm", "-M", "mps2-an386", "-nographic",
 LIMITS = {
     "platform/atomic.hpp": (192, 16),
     "platform/crc32c_machine.hpp": (16, 8),
+    "src/backoff.hpp": (256, 32),
     "src/base.hpp": (8, 8),
     "src/buffer_pool.hpp": (640, 128),
     "src/bytes.hpp": (112, 16),
@@ -37,7 +38,7 @@ LIMITS = {
     "src/envelope.hpp": (15400, 1152),
     "src/error.hpp": (1500, 336),
     "src/kill_marks.hpp": (16, 8),  # templates that want 64-bit atomics: not used there
-    "src/limits.hpp": (592, 288),
+    "src/limits.hpp": (608, 288),
     "src/local.hpp": (160, 16),
     "src/options.hpp": (64, 16),
     "src/post_queue.hpp": (400, 96),

@@ -172,6 +172,53 @@ TEST_CASE("blocking pool: bytes and the end that come at once are both seen") {
     });
 }
 
+TEST_CASE("blocking pool: a probe between calls tells what a recv would find, and takes nothing") {
+    pool_world<> w;
+    w.listen();
+    client_socket client(w.at);
+    const auto finds = [](stream& s, netio::probed what) {
+        for (int tries = 0; tries < 100'000 && s.probe().found != what; ++tries) {
+        }
+        return s.probe().found == what;
+    };
+    w.serve(client, [&](stream& s) {
+        std::array<std::byte, 64> into{};
+        CHECK(s.probe() == netio::probe_result{});
+        client.send("hello world");
+        CHECK(finds(s, netio::probed::readable));
+        CHECK(pool_text(s.recv(std::span(into).first(5)), into) == "hello");
+        CHECK(s.probe().found == netio::probed::readable);  // of the window
+        CHECK(pool_text(s.recv(into), into) == " world");
+        CHECK(s.probe().found == netio::probed::idle);
+        CHECK(s.bytes_in() == 11);
+        client.shutdown();
+        CHECK(finds(s, netio::probed::peer_closed));
+        CHECK(s.is_open());
+        CHECK(s.recv(into).why == error::end_of_stream);
+        CHECK(s.probe().found == netio::probed::peer_closed);
+        CHECK(s.send_all("bye").count == 3);
+    });
+}
+
+TEST_CASE("blocking pool: a probe that finds a reset ends the connection as such") {
+    pool_world<> w;
+    w.listen();
+    client_socket client(w.at);
+    w.serve(client, [&](stream& s) {
+        client.reset();
+        netio::probe_result found;
+        for (int tries = 0; tries < 100'000 && found.found == netio::probed::idle; ++tries) {
+            found = s.probe();
+        }
+        CHECK(found == netio::probe_result{netio::probed::failed, error::connection_reset});
+        CHECK_FALSE(s.is_open());
+        std::array<std::byte, 64> into{};
+        CHECK(s.recv(into).why == error::connection_reset);
+        CHECK(s.probe() == netio::probe_result{netio::probed::failed, error::not_open});
+    });
+    CHECK(w.handler.reasons[0].kind == close_kind::peer_reset);
+}
+
 TEST_CASE("blocking pool: recv_exact waits for all of it, in parts and longer than a buffer") {
     pool_world<> w;
     w.listen();

@@ -211,7 +211,7 @@ struct conformance {
     using verdict = const char*;
     using peer = typename World::peer;
     struct entry {
-        const char* clause;  // "P1" to "P14", or the row of the table
+        const char* clause;  // "P1" to "P15", or the row of the table
         const char* says;
         verdict (*check)(World&);
     };
@@ -674,7 +674,7 @@ struct conformance {
         return nullptr;
     }
 
-    // --- P10 to P14 ---------------------------------------------------------------------------
+    // --- P10 to P15 ---------------------------------------------------------------------------
 
     static verdict p10_truth(World& w) {
         return truth(w, start_only(w));
@@ -935,6 +935,43 @@ struct conformance {
         NETIO_HOLDS(w.until([&] { return w.receive_idle(a); }));
         NETIO_HOLDS(w.text[0] == "last words");
         NETIO_HOLDS(w.last(a, operation::receive)->kind == event_kind::failed);
+        return nullptr;
+    }
+    static verdict p15_probe(World& w) {
+        using kernel = typename World::backend_type;
+        if constexpr (netio::backend_probes<kernel>) {
+            using netio::probed;
+            peer clients[2];
+            NETIO_PASSES(join(w, a, clients[0]));
+            const socket_handle first = w.last(acceptor, operation::accept)->handle;
+            NETIO_PASSES(join(w, b, clients[1]));
+            const socket_handle second = w.last(acceptor, operation::accept)->handle;
+            const auto finds = [&](socket_handle in, probed what) {
+                return w.until([&] { return kernel::probe(in).found == what; }) &&
+                       kernel::probe(in).found == what;
+            };
+            NETIO_HOLDS(kernel::probe(first) == netio::probe_result{});
+            clients[0].send("words");
+            NETIO_HOLDS(finds(first, probed::readable));
+            std::array<std::byte, 8> place{};
+            receive_into(w, a, place);
+            NETIO_HOLDS(w.until([&] { return w.text[0] == "words"; }));
+            NETIO_HOLDS(finds(first, probed::idle));
+            clients[0].close();
+            NETIO_HOLDS(finds(first, probed::peer_closed));
+            const std::uint32_t before = w.count(a);
+            receive_into(w, a, place);
+            NETIO_HOLDS(w.until([&] { return w.count(a) > before; }));
+            NETIO_HOLDS(w.last(a, operation::receive)->kind == event_kind::ended);
+            clients[1].reset();
+            netio::probe_result found;
+            NETIO_HOLDS(w.until([&] {
+                found = kernel::probe(second);
+                return found.found != probed::idle;
+            }));
+            NETIO_HOLDS(found.found == probed::peer_closed ||  // a pipe knows no other end
+                        found == (netio::probe_result{probed::failed, error::connection_reset}));
+        }
         return nullptr;
     }
 
@@ -1541,6 +1578,7 @@ struct conformance {
         {"P14", "data and end at once, receive outstanding", p14_armed},
         {"P14", "data and end before any receive", p14_unarmed},
         {"P14", "data, then a reset, before any receive", p14_reset},
+        {"P15", "a probe takes nothing and says what a receive would find", p15_probe},
         {"listen", "port 0 is resolved; a taken port, a foreign address refused", row_listen},
         {"listen", "reuse_port lets two listen on one port", row_listen_together},
         {"listen", "a unix path serves a stream", row_unix},

@@ -33,7 +33,7 @@ PAGE = ROOT / "docs/platforms.md"
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 
 PARTS = ("base", "error", "endpoint", "crc32c", "slab", "wheel", "buffer_pool", "post_queue",
-         "kill_marks", "source_table", "datagram_budget", "proxy", "envelope")
+         "kill_marks", "source_table", "backoff", "datagram_budget", "proxy", "envelope")
 SHORT = (*PARTS, "simulator", "conformance_simulator", "lifecycle", "relay")
 # The few cases that try so much that they take minutes under an emulator, and most of a run.
 SLOW = ("whatever peers*", "each broken variant*", "envelope: UTF-8 agrees*",
@@ -65,7 +65,7 @@ class Column:
 
 ROWS = (
     Row("parts", files=PARTS),
-    *(Row(f"P{number}", names=f"P{number} ") for number in range(1, 15)),
+    *(Row(f"P{number}", names=f"P{number} ") for number in range(1, 16)),
     Row("calls", names=r"(listen|open|close|attach|release|wait|wake|ready|available|"
                        r"(start|stop|end)_\w+|close_handle|wait_handle) "),
     Row("server", names="server "),

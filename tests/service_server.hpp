@@ -297,6 +297,105 @@ struct service_server {
         CHECK(w.handler.opened == 0);
     }
 
+    /// A port that refuses, then one that listens; and the same again until it listens.
+    static void dials() {
+        world w;
+        service_echo(w.handler);
+        std::uint64_t word = 0;
+        netio::endpoint winner{};
+        w.handler.open = [&](netio::connection& c) {
+            if (c.origin() == netio::origin::connected) {
+                word = c.connect_word();
+                winner = c.source();
+                c.close();
+            }
+        };
+        const client_socket nobody = client_socket::refusing();
+        const netio::endpoint at = w.listen();
+        const netio::endpoint both[] = {nobody.local(), at};
+        REQUIRE(static_cast<bool>(w.server().dial(both, 5)));
+        CHECK(w.until_closed(2));
+        CHECK(word == 5);
+        CHECK(winner == at);
+        CHECK(w.handler.connect_failures.empty());
+        CHECK(w.server().stats().counts.connected == 1);
+        w.check_nothing_held();
+    }
+
+    static void dial_refused() {
+        world w;
+        const client_socket nobody = client_socket::refusing();
+        const netio::endpoint twice[] = {nobody.local(), nobody.local()};
+        const auto once = w.server().dial(twice, 6);
+        const bool at_once = !once;  // the kernel may also say so at once
+        CHECK((once || once.why == netio::error::connection_refused));
+        netio::dial_options how;
+        how.rounds_max = 3;
+        how.backoff = {20, 20};
+        REQUIRE(static_cast<bool>(w.server().dial(twice, 7, how)));
+        const std::size_t wanted = at_once ? 1 : 2;
+        CHECK(w.until([&] { return w.handler.connect_failures.size() == wanted; }));
+        CHECK(w.handler.connect_failures.back() ==
+              std::pair{std::uint64_t{7}, netio::error::connection_refused});
+        CHECK(w.server().stats().open == 0);
+        CHECK(w.handler.opened == 0);
+        how.rounds_max = 0;
+        how.backoff = {30'000, 30'000};
+        const auto waits = w.server().dial(twice, 8, how);
+        REQUIRE(static_cast<bool>(waits));
+        CHECK(w.until([&] { return w.server().stats().open == 0; }));
+        CHECK(w.server().cancel_dial(waits.value));
+        CHECK(w.until([&] { return w.handler.connect_failures.size() == wanted + 1; }));
+        CHECK(w.handler.connect_failures.back().second == netio::error::cancelled);
+    }
+
+    /// What is said of a connection that is paused, and so not read.
+    static void probed() {
+        world w;
+        netio::connection_id id{};
+        std::vector<netio::probe_result> found;
+        std::string got;
+        w.handler.open = [&](netio::connection& c) {
+            id = c.id();
+            c.pause();
+        };
+        w.handler.posted = [&](netio::connection& c, std::uint64_t word) {
+            if (word == 1) {
+                c.resume();
+            } else {
+                found.push_back(c.probe());
+            }
+        };
+        w.handler.data = [&](netio::connection& c, netio::bytes in) {
+            got += text_of(in);
+            c.pause();
+            return in.size();
+        };
+        client_socket client(w.listen());
+        CHECK(w.until([&] { return w.handler.opened == 1; }));
+        const auto finds = [&](netio::probed what) {
+            return w.until([&] {
+                if (!found.empty() && found.back().found == what) {
+                    return true;
+                }
+                w.server().post(id, 0);
+                return false;
+            });
+        };
+        CHECK(finds(netio::probed::idle));
+        client.send("still here");
+        CHECK(finds(netio::probed::readable));
+        w.server().post(id, 0);
+        w.server().post(id, 1);
+        CHECK(w.until([&] { return got == "still here"; }));
+        CHECK(finds(netio::probed::idle));
+        client.close();
+        CHECK(finds(netio::probed::peer_closed));
+        w.server().post(id, 1);
+        CHECK(w.until_closed(1));
+        CHECK(w.handler.count("end") == 1);
+    }
+
     static void adopts() {
         world w;
         service_echo(w.handler);

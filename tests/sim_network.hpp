@@ -144,6 +144,7 @@ enum class sim_break : std::uint8_t {
     p12_keeps_buffer,    // a cancelled receive keeps its buffer
     p13_lost_accept,     // connections on their way at stop_accept vanish
     p14_lost_end,        // data and end together: the end is forgotten
+    p15_probe_takes,     // a probe takes a byte
     count_
 };
 

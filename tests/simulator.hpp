@@ -41,6 +41,7 @@ public:
     static os_handle listen(const stream_address& address, const listen_options& how) noexcept;
     static os_handle open_datagram(const endpoint& where, const datagram_options& how) noexcept;
     static result<endpoint> local_of(socket_handle handle) noexcept;
+    static netio::probe_result probe(socket_handle handle) noexcept;
     static void close_handle(socket_handle handle, bool abort = false) noexcept;
     static std::uint64_t reserve_descriptors(std::uint64_t count) noexcept {
         return std::min<std::uint64_t>(std::max<std::uint64_t>(count, 1024),
@@ -378,6 +379,24 @@ inline result<endpoint> simulator::local_of(socket_handle handle) noexcept {
     default:
         return net.end(index).local;
     }
+}
+
+inline netio::probe_result simulator::probe(socket_handle handle) noexcept {
+    sim_network& net = *sim_current;
+    sim_require(net.handle_open(handle), "probe: an open handle");
+    sim_end& end = net.end(sim_network::index_of(handle));
+    sim_require(end.connected, "probe: a connected stream");
+    if (end.reset && !end.reset_told) {
+        end.reset_told = true;
+        return {netio::probed::failed, error::connection_reset};
+    }
+    if (end.unread() != 0) {
+        if (net.options.broken == sim_break::p15_probe_takes) {
+            ++end.head;
+        }
+        return {netio::probed::readable};
+    }
+    return {end.finished ? netio::probed::peer_closed : netio::probed::idle};
 }
 
 inline void simulator::close_handle(socket_handle handle, bool abort) noexcept {
