@@ -142,6 +142,12 @@ private:
         connection_id id;
         std::uint64_t when_ns;
     };
+    /// What a socket and somebody it does not know sent each other.
+    struct stranger {
+        std::uint32_t amplification;
+        std::uint64_t in;
+        std::uint64_t out;
+    };
     struct place {
         listen_options how{};
         std::uint16_t port = 0;
@@ -298,6 +304,7 @@ private:
     bool step_end(life_peer& p) noexcept;
     void drop_peer(std::uint32_t live_at) noexcept;
     void datagram_out() noexcept;
+    void count_answer(std::uint32_t socket, bytes payload, bool sent) noexcept;
     void check_datagram(bytes payload, bool truncated) noexcept;
     std::vector<std::byte> datagram_text() noexcept;
 
@@ -337,6 +344,7 @@ private:
     deadlines outgoing_times_{};
     std::vector<place> places_;
     std::vector<endpoint> sockets_;
+    std::vector<stranger> stranger_;
     std::vector<std::uint32_t> socket_ids_;
     std::vector<life_record> records_;
     std::vector<std::uint32_t> record_of_slot_;
@@ -401,6 +409,7 @@ inline void life::choose_sizes(std::uint32_t serial) noexcept {
     sizes.timers_max = between(0, 6);
     sizes.datagram_sockets_max = between(0, 3);
     sizes.datagram_sends_max = between(0, 4);
+    sizes.datagram_sources_max = one_in(3) ? 0 : between(workers, 40);
     sizes.trusted_networks_max = between(6, 8);
     sizes.events_per_turn = between(4, 24);
     // Each at its minimum in turn, and now and then all of them.
@@ -533,11 +542,17 @@ inline void life::open_places() noexcept {
     for (std::uint32_t at = 0; at < sizes.datagram_sockets_max; ++at) {
         datagram_options how;
         how.proxy = one_in(3) ? proxy_mode::required : proxy_mode::off;
+        if (one_in(2)) {
+            how.source = {between(1, 200), between(1, 4), between(1, 20'000), 1024 * 16};
+        }
+        how.amplification = choose.below(4);
+        how.window_ms = between(1000, 20'000);
         endpoint bound;
         if (check(service_->open_datagram(how, bound) == error::none, "a UDP socket")) {
             bound = loopback_ipv4(bound.port);
             bound.reserved = how.proxy == proxy_mode::required ? 1 : 0;
             sockets_.push_back(bound);
+            stranger_.push_back({how.amplification, 0, 0});
         }
     }
 }
@@ -1307,6 +1322,10 @@ inline void life::on_event(const server_event& told) noexcept {
     case server_event_kind::closed:
         closed_told(told);
         break;
+    case server_event_kind::datagram_dropped:
+        check(told.listener < sockets_.size() && sizes.datagram_sources_max != 0,
+              "a datagram is beyond a budget that is none");
+        break;
     case server_event_kind::accept_failed:
     case server_event_kind::descriptor_pressure:
     case server_event_kind::connect_failed:
@@ -1681,6 +1700,14 @@ inline void life::check_datagram(bytes payload, bool truncated) noexcept {
           "a datagram's bytes");
 }
 
+inline void life::count_answer(std::uint32_t socket, bytes payload, bool sent) noexcept {
+    stranger& of = stranger_[socket];
+    of.out += sent ? std::max<std::size_t>(payload.size(), 1) : 0;
+    check(of.amplification == 0 || sizes.datagram_sources_max == 0 ||
+              of.out <= of.in * of.amplification,
+          "a stranger gets more than it may");
+}
+
 inline void life::datagram_out() noexcept {
     if (sockets_.empty()) {
         return;
@@ -1705,9 +1732,11 @@ inline void life::datagram_out() noexcept {
     endpoint bare = to;
     bare.reserved = 0;
     net.send_datagram(datagram_peer_, bare, text);
+    const bool twice = net.options.weights[static_cast<std::size_t>(sim_fault::datagram_twice)] != 0;
+    stranger_[at].in += std::max<std::size_t>(text.size(), 1) * (twice ? 2 : 1);
     if (one_in(2)) {
         const std::vector<std::byte> own = datagram_text();
-        service_->send_to(at, ipv4(192, 0, 2, 77, 777), own);
+        count_answer(at, own, service_->send_to(at, ipv4(192, 0, 2, 77, 777), own));
     }
     for (const sim_datagram& each : net.datagrams(datagram_peer_)) {
         check_datagram(each.payload, false);
@@ -1728,7 +1757,7 @@ inline void life::on_datagram(datagram_socket& via, const datagram& in) noexcept
         check_datagram(in.payload, in.truncated);
     }
     if (!in.truncated && one_in(2) && in.payload.size() >= 8 && (!required || in.proxied)) {
-        via.send_to(in.peer, in.payload);
+        count_answer(via.id().index, in.payload, via.send_to(in.peer, in.payload));
     }
 }
 
