@@ -240,7 +240,10 @@ inline bool life::stream_failed(stream& s, life_record& r, error why) noexcept {
 
 inline void life::stream_times(stream& s, life_record& r) noexcept {
     if (!s.is_open()) {
-        return s.deadline(1 + choose.below(9));  // of nobody
+        if (r.closed) {
+            s.deadline(1 + choose.below(9));  // of nobody
+        }
+        return;
     }
     switch (choose.below(4)) {
     case 0:

@@ -667,6 +667,7 @@ inline void life::on_open(connection& c) noexcept {
     }
     r.output_waits = c.output_bytes() != 0;
     note_input(c, r);
+    r.rate_in.too_many = streams;  // nobody but the stream hears when its bytes come
 }
 
 inline void life::check_named(connection& c, const life_record& r) noexcept {
