@@ -8,6 +8,8 @@
 #include <bearssl.h>
 
 #include <cstdio>
+#include <fcntl.h>
+#include <unistd.h>
 
 namespace example {
 
@@ -47,13 +49,14 @@ private:
     static constexpr std::size_t certificates_max = 8;
 
     bool read_pem(const char* path, std::span<std::byte> into) noexcept {
-        std::FILE* const file = std::fopen(path, "rb");
-        if (file == nullptr) {
+        const int file = ::open(path, O_RDONLY | O_CLOEXEC);  // fopen would allocate
+        if (file < 0) {
             return false;
         }
-        const std::size_t count = std::fread(into.data(), 1, into.size(), file);
-        std::fclose(file);
-        return count < into.size() && decode({into.data(), count});
+        const ::ssize_t count = ::read(file, into.data(), into.size());
+        ::close(file);
+        return count > 0 && static_cast<std::size_t>(count) < into.size() &&
+               decode({into.data(), static_cast<std::size_t>(count)});
     }
 
     bool decode(netio::bytes text) noexcept {
@@ -118,7 +121,8 @@ private:
     unsigned issuer_key_type() const noexcept {
         br_x509_decoder_context decoder;
         br_x509_decoder_init(&decoder, nullptr, nullptr);
-        br_x509_decoder_push(&decoder, certificates_[0].data, certificates_[0].data_len);
+        const auto& [certificate, byte_count] = certificates_[0];
+        br_x509_decoder_push(&decoder, certificate, byte_count);
         return static_cast<unsigned>(br_x509_decoder_get_signer_key_type(&decoder));
     }
 

@@ -80,6 +80,13 @@ private:
     policy& tls_;
 };
 
+void make_large() noexcept {
+    std::memcpy(large, large_head.data(), large_head.size());
+    for (std::size_t at = 0; at < large_bytes; ++at) {
+        large[large_head.size() + at] = static_cast<std::byte>(at % 251);
+    }
+}
+
 /// One line for each client that is gone, served or not.
 struct journal {
     void on_event(const netio::server_event& event) noexcept {
@@ -119,7 +126,7 @@ int main(int count, char** words) {
     if (!identity.load("https", certificate.data(), key.data())) {  // words end in a zero
         return 1;
     }
-    std::memcpy(large, large_head.data(), large_head.size());
+    make_large();
     tls.serve(identity, protocols);
 
     https handler(tls);

@@ -45,15 +45,17 @@ struct server_world {
           net(sim_chooser(seed), personality(how, proactor)) {
         net.enter();
         const netio::storage_view box{memory.all(), sizes};
-        if constexpr (!std::is_same_v<Tls, netio::no_tls> &&
-                      std::is_same_v<Gate, netio::allow_all>) {
-            server = std::make_unique<server_type>(box, handler, events, tls);
-        } else if constexpr (!std::is_same_v<Tls, netio::no_tls>) {
-            server = std::make_unique<server_type>(box, handler, gate, events, tls);
-        } else if constexpr (std::is_same_v<Gate, netio::allow_all>) {
-            server = std::make_unique<server_type>(box, handler, events);
-        } else {
+        constexpr bool gated = !std::is_same_v<Gate, netio::allow_all>;
+        if constexpr (!std::is_same_v<Tls, netio::no_tls>) {
+            if constexpr (gated) {
+                server = std::make_unique<server_type>(box, handler, gate, events, tls);
+            } else {
+                server = std::make_unique<server_type>(box, handler, events, tls);
+            }
+        } else if constexpr (gated) {
             server = std::make_unique<server_type>(box, handler, gate, events);
+        } else {
+            server = std::make_unique<server_type>(box, handler, events);
         }
         REQUIRE(server->failure().code == netio::error::none);
     }
