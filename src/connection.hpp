@@ -229,7 +229,7 @@ public:
     /// Bytes that `write` would take now.
     std::size_t room() const noexcept;
 
-    /// Bytes queued and not yet taken by the kernel.
+    /// Bytes queued and not yet taken by the kernel; over TLS: not yet encrypted.
     std::uint64_t output_bytes() const noexcept;
 
     // ---- input

@@ -243,6 +243,63 @@ TEST_CASE("TLS: a handshake begins with what came behind the PROXY header, which
     });
 }
 
+TEST_CASE("TLS: bytes behind a PROXY header that go beyond the handshake's begin are no session") {
+    on_both_kernels([](bool proactor) {
+        tls_world w(proactor, {.by_pieces = true});
+        netio::listen_options how;
+        how.proxy = netio::proxy_mode::required;
+        w.listen_tls(how);
+        tls_peer p;
+        p.peer = w.connect();
+        p.peer.send(tls_records({std::string(tls_proxy_header), p.say.hello(), p.say.finish(),
+                                 p.say.data("slipped"), p.say.data("in")}));
+        p.pump(w);
+        CHECK(p.peer.finished());
+        p.peer.close();
+        w.pump();
+        CHECK(w.closed_by(close_kind::tls_failed) == 1);
+        CHECK(w.handler.log.empty());
+    });
+}
+
+TEST_CASE("TLS: empty records are worked off, a space's worth an event, and no handler hears") {
+    on_both_kernels([](bool proactor) {
+        tls_world w(proactor);
+        tls_echo(w.handler);
+        w.listen_tls();
+        tls_peer p = tls_joined(w);
+        const std::uint64_t turns = w.server->stats().counts.turns;
+        for (int at = 0; at < 2000; ++at) {
+            p.peer.send(p.say.data(""));
+        }
+        p.peer.send(p.say.data("x"));
+        std::uint64_t used = 0;
+        for (; p.say.text.empty() && used < 1000; ++used) {
+            w.server->run_once(0);
+            p.say.take(p.peer.take_text());
+        }
+        CHECK(w.server->stats().counts.turns - turns >= 2000 * 5 / w.tls.how.space_bytes);
+        CHECK(p.say.text == "x");
+        CHECK(w.handler.count("data 1") == 1);
+        CHECK(w.handler.log.size() == 2);
+    });
+}
+
+TEST_CASE("TLS: an adopted socket has no listener, so it is plain") {
+    tls_world w(false);
+    tls_echo(w.handler);
+    w.listen_tls();
+    auto made = w.net.connected_pair();
+    REQUIRE(w.server->adopt(made.handle));
+    w.pump();
+    made.peer.send("hello");
+    w.pump();
+    CHECK(made.peer.take_text() == "hello");
+    CHECK(w.tls.opened == 0);
+    made.peer.close();
+    w.pump();
+}
+
 TEST_CASE("TLS: a slow handshake ends by the preface's one deadline and holds no buffer") {
     on_both_kernels([](bool proactor) {
         tls_world w(proactor);
