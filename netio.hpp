@@ -18711,6 +18711,23 @@ constexpr bool check_tls() noexcept {
 }
 #undef NETIO_CHECK_TLS
 
+/// A loop's way to its policy; where that is none, nothing at all: loops are made anew each turn
+/// where a program brings its own.
+template <class T>
+class tls_pointer {
+public:
+    explicit tls_pointer(T* at) noexcept : at_(at) {}
+    T* operator->() const noexcept { return at_; }
+
+private:
+    T* at_;
+};
+template <>
+class tls_pointer<no_tls> {
+public:
+    explicit tls_pointer(no_tls*) noexcept {}
+};
+
 /// Enough of a policy to know one by, so that a wrong one gets its sentence.
 template <class T>
 concept looks_like_tls = tls_opens<T> || tls_gives_space<T> || tls_gives_plaintext<T>;
@@ -21293,13 +21310,10 @@ private:
     }
 
     void arm_sealed(connection& c) noexcept {
-        if (c.has(flags::receiving)) {
-            if (!c.has(flags::close_wanted) && c.has(flags::is_paused | flags::is_parked)) {
-                stop_receive(c);
-            }
-        } else if (c.fin_seen_) {
-            // There is nothing more to come.
-        } else if (c.has(flags::close_wanted)) {
+        if (c.has(flags::receiving) || c.fin_seen_) {
+            return;  // one that is paused meanwhile takes no more than the session's space
+        }
+        if (c.has(flags::close_wanted)) {
             receive_to_discard(c);
         } else if (!c.has(flags::is_paused | flags::is_parked)) {
             receive_sealed(c);
@@ -22008,7 +22022,7 @@ private:
     Handler& handler_;
     Gate* gate_;
     Events* events_;
-    Tls* tls_;
+    [[no_unique_address]] detail::tls_pointer<Tls> tls_;
 };
 
 NETIO_END

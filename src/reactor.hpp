@@ -1951,13 +1951,10 @@ private:
     }
 
     void arm_sealed(connection& c) noexcept {
-        if (c.has(flags::receiving)) {
-            if (!c.has(flags::close_wanted) && c.has(flags::is_paused | flags::is_parked)) {
-                stop_receive(c);
-            }
-        } else if (c.fin_seen_) {
-            // There is nothing more to come.
-        } else if (c.has(flags::close_wanted)) {
+        if (c.has(flags::receiving) || c.fin_seen_) {
+            return;  // one that is paused meanwhile takes no more than the session's space
+        }
+        if (c.has(flags::close_wanted)) {
             receive_to_discard(c);
         } else if (!c.has(flags::is_paused | flags::is_parked)) {
             receive_sealed(c);
@@ -2666,7 +2663,7 @@ private:
     Handler& handler_;
     Gate* gate_;
     Events* events_;
-    Tls* tls_;
+    [[no_unique_address]] detail::tls_pointer<Tls> tls_;
 };
 
 NETIO_END

@@ -132,6 +132,23 @@ constexpr bool check_tls() noexcept {
 }
 #undef NETIO_CHECK_TLS
 
+/// A loop's way to its policy; where that is none, nothing at all: loops are made anew each turn
+/// where a program brings its own.
+template <class T>
+class tls_pointer {
+public:
+    explicit tls_pointer(T* at) noexcept : at_(at) {}
+    T* operator->() const noexcept { return at_; }
+
+private:
+    T* at_;
+};
+template <>
+class tls_pointer<no_tls> {
+public:
+    explicit tls_pointer(no_tls*) noexcept {}
+};
+
 /// Enough of a policy to know one by, so that a wrong one gets its sentence.
 template <class T>
 concept looks_like_tls = tls_opens<T> || tls_gives_space<T> || tls_gives_plaintext<T>;

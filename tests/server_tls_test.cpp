@@ -375,6 +375,34 @@ TEST_CASE("TLS: a policy whose protocol knows its own end may take a FIN for it"
     });
 }
 
+TEST_CASE("TLS: a close after the peer's FIN waits for nothing, whatever the session still holds") {
+    on_both_kernels([](bool proactor) {
+        tls_world w(proactor, {.space_bytes = 4000});
+        netio::connection_id id;
+        w.handler.data = [&](netio::connection& c, netio::bytes) {
+            id = c.id();
+            static_cast<void>(c.write(std::string(100, 'b')));
+            c.pause();
+            return std::size_t{0};
+        };
+        w.handler.posted = [](netio::connection& c, std::uint64_t) { c.close(); };
+        w.listen_tls();
+        tls_peer p = tls_joined(w);
+        std::string stream;
+        for (int at = 0; at < 8; ++at) {
+            stream += p.say.data(tls_pattern(250));
+        }
+        p.peer.send(stream);
+        p.peer.shutdown();
+        p.pump(w);
+        CHECK(w.handler.closed == 0);
+        w.server->post(id, 1);
+        p.pump(w);
+        CHECK(p.say.ended);
+        CHECK(w.handler.closed == 1);
+    });
+}
+
 TEST_CASE("TLS: half a record and a FIN is no end, whatever the protocol") {
     tls_world w(false, {.ends_itself = true});
     w.listen_tls();
