@@ -213,7 +213,7 @@ TEST_CASE("TLS: a handshake begins with what came behind the PROXY header, which
     on_both_kernels([](bool proactor) {
         for (std::size_t cut = 0; cut <= tls_proxy_header.size() + 11; ++cut) {
             CAPTURE(cut);
-            tls_world w(proactor, {.by_pieces = cut % 2 == 0});
+            tls_world w(proactor, {.by_pieces = cut % 2 == 0, .deaf_while_sending = cut % 3 == 0});
             tls_echo(w.handler);
             std::string seen;
             w.handler.open = [&](netio::connection& c) {
@@ -240,6 +240,30 @@ TEST_CASE("TLS: a handshake begins with what came behind the PROXY header, which
             p.peer.close();
             w.pump();
         }
+    });
+}
+
+TEST_CASE("TLS: what came with the header waits where the session has to be heard first") {
+    on_both_kernels([](bool proactor) {
+        tls_world w(proactor, {.deaf_while_sending = true});
+        tls_echo(w.handler);
+        netio::listen_options how;
+        how.proxy = netio::proxy_mode::required;
+        w.listen_tls(how);
+        tls_peer p;
+        p.peer = w.connect();
+        p.peer.window(5);
+        p.peer.send(tls_records({std::string(tls_proxy_header), p.say.hello()}));
+        p.peer.send(p.say.finish());
+        for (int round = 0; round < 20; ++round) {
+            p.pump(w);
+        }
+        p.peer.send(p.say.data("hello"));
+        for (int round = 0; round < 20; ++round) {
+            p.pump(w);
+        }
+        CHECK(p.say.text == "hello");
+        CHECK(p.say.clean());
     });
 }
 
@@ -584,6 +608,40 @@ TEST_CASE("TLS: a message of more records than one is offered again with more, a
     });
 }
 
+TEST_CASE("TLS: what is left in the window makes room for what comes") {
+    on_both_kernels([](bool proactor) {
+        tls_world w(proactor);
+        std::string got;
+        w.handler.data = [&](netio::connection&, netio::bytes in) {
+            const std::size_t count = in.size() < 1000 ? 0 : 500;
+            got += netio::as_text(in.first(count));
+            return count;
+        };
+        w.listen_tls();
+        tls_peer p = tls_joined(w);
+        const std::string text = tls_pattern(5000);
+        for (std::size_t at = 0; at < text.size(); at += 250) {
+            p.peer.send(p.say.data(std::string_view(text).substr(at, 250)));
+            p.pump(w);
+        }
+        CHECK((got == text.substr(0, 4500)));
+    });
+}
+
+TEST_CASE("TLS: who sends a record now and then is not idle") {
+    tls_world w(false);
+    w.listen_tls();
+    tls_peer p = tls_joined(w);
+    for (int at = 0; at < 4; ++at) {
+        w.pass(40'000);
+        p.peer.send(p.say.data("still here"));
+        p.pump(w);
+    }
+    CHECK(w.handler.count("deadline") == 0);
+    w.pass(61'000);
+    CHECK(w.handler.count("deadline") == 1);
+}
+
 TEST_CASE("TLS: a message that is too long for the window ends as input_too_long") {
     tls_world w(false);
     w.handler.data = [](netio::connection&, netio::bytes) { return std::size_t{0}; };
@@ -624,6 +682,29 @@ TEST_CASE("TLS: a paused connection takes no more, and goes on where it stood") 
         CHECK(got == "while it slept");
         CHECK(w.handler.count("end") == 1);
         CHECK(p.say.ended);
+    });
+}
+
+TEST_CASE("TLS: what came before a bad record is offered first, also after a pause") {
+    on_both_kernels([](bool proactor) {
+        tls_world w(proactor);
+        netio::connection_id id;
+        w.handler.open = [&](netio::connection& c) {
+            id = c.id();
+            c.pause();
+        };
+        w.handler.posted = [](netio::connection& c, std::uint64_t) { c.resume(); };
+        w.listen_tls();
+        tls_peer p = tls_joined(w);
+        p.peer.send(tls_records({p.say.data("good"), std::string("\4\0\1??!", 6)}));
+        p.pump(w);
+        w.server->post(id, 1);
+        p.pump(w);
+        CHECK(w.handler.count("data 4") == 1);
+        CHECK(p.say.alert == toy_tls::bad_record);
+        p.peer.close();
+        w.pump();
+        CHECK(w.handler.reasons.at(0).kind == close_kind::tls_failed);
     });
 }
 
@@ -824,6 +905,7 @@ struct tls_gate {
     bool denies = false;
     std::string_view answer;
     std::uint64_t checked_bytes = 0;
+    std::uint64_t last_bytes = 0;
     std::uint32_t checks = 0;
 
     netio::verdict admit(const netio::connection&) noexcept {
@@ -832,6 +914,7 @@ struct tls_gate {
     netio::egress check(const netio::connection&, const netio::write_facts& facts) noexcept {
         ++checks;
         checked_bytes += facts.byte_count;
+        last_bytes = facts.byte_count;
         return denies ? netio::egress::deny(9, answer) : netio::egress::allow();
     }
 };
@@ -892,6 +975,7 @@ TEST_CASE("TLS: no ciphertext leaves a revoked connection, be it allowed before"
         p.peer.window(100);
         p.peer.send(p.say.data("go"));
         w.pump();
+        CHECK(w.gate.last_bytes == 2000 - 300 + 305 - 100);  // plaintext, and a record's rest
         w.gate.denies = true;
         w.gate.answer = "not behind half a record";
         const std::string before = p.peer.take_text();
@@ -914,6 +998,7 @@ TEST_CASE("TLS: seeds: whatever the network does, bytes come once and in order, 
                               .record_max = 1 + choose.below(300),
                               .space_bytes = 320 + choose.below(400),
                               .by_pieces = choose.below(2) == 1,
+                              .deaf_while_sending = choose.below(2) == 1,
                               .closes_both = choose.below(2) == 1};
         tls_world w(net.proactor, how, net, seed);
         w.handler.data = [&](netio::connection& c, netio::bytes in) {

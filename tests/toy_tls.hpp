@@ -70,6 +70,7 @@ struct toy_options {
     std::size_t record_max = 300;       // bytes of plaintext in one record of ours
     std::size_t space_bytes = 700;      // what it receives at once; a record must fit
     bool by_pieces = false;             // it asks for a header, then for its record
+    bool deaf_while_sending = false;    // it takes nothing before what it said has gone out
     bool closes_both = false;           // the peer's end is the end of both ways
     bool ends_itself = false;           // the protocol above knows its end: FIN alone is one
 };
@@ -136,7 +137,8 @@ public:
         const bool deaf = s.fin || s.status == netio::tls_status::failed ||
                           s.status == netio::tls_status::ended ||
                           s.status == netio::tls_status::closed;
-        if (deaf || !s.plain.empty() || toy_way::whole(s.arrived()) != 0) {
+        const bool talks = how.deaf_while_sending && s.out_begin != s.out_end;
+        if (deaf || talks || !s.plain.empty() || toy_way::whole(s.arrived()) != 0) {
             return {};
         }
         if (s.begin != 0) {
