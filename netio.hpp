@@ -21201,11 +21201,9 @@ private:
             tls_->received(c.tls_session(), e.byte_count);
             if (c.state_ == kind::preface) {
                 go_on_with_handshake(c);
-            } else {
-                c.in_at_ = c.has(flags::is_parked) ? c.in_at_ : core_.now_up_ms;
-                if (c.wants_data() && take_plaintext(c)) {
-                    deliver(c);
-                }
+            } else if (c.wants_data() && take_plaintext(c)) {
+                c.in_at_ = core_.now_up_ms;  // pieces of a record prove nothing
+                deliver(c);
             }
         }
         settle(c);

@@ -642,6 +642,21 @@ TEST_CASE("TLS: who sends a record now and then is not idle") {
     CHECK(w.handler.count("deadline") == 1);
 }
 
+TEST_CASE("TLS: a record that trickles in, and empty ones, are no activity") {
+    for (const bool empty : {false, true}) {
+        tls_world w(false);
+        w.listen_tls();
+        tls_peer p = tls_joined(w);
+        const std::string record = empty ? "" : p.say.data(tls_pattern(100));
+        for (std::size_t at = 0; at < 7 && w.handler.closed == 0; ++at) {
+            CHECK(at < 6);
+            p.peer.send(empty ? p.say.data("") : record.substr(at, 1));
+            w.pass(10'500);
+        }
+        CHECK(w.handler.count("deadline") == 1);
+    }
+}
+
 TEST_CASE("TLS: a message that is too long for the window ends as input_too_long") {
     tls_world w(false);
     w.handler.data = [](netio::connection&, netio::bytes) { return std::size_t{0}; };
@@ -696,7 +711,7 @@ TEST_CASE("TLS: what came before a bad record is offered first, also after a pau
         w.handler.posted = [](netio::connection& c, std::uint64_t) { c.resume(); };
         w.listen_tls();
         tls_peer p = tls_joined(w);
-        p.peer.send(tls_records({p.say.data("good"), std::string("\4\0\1??!", 6)}));
+        p.peer.send(tls_records({p.say.data("good"), std::string("\4\0\1abc", 6)}));
         p.pump(w);
         w.server->post(id, 1);
         p.pump(w);
