@@ -47,6 +47,7 @@
 //   floor 6 · src/events.hpp · what a server tells an observer, and the observer that costs nothing
 //   floor 6 · src/hooks.hpp · which hooks a handler has; a wrong one is one readable compile error
 //   floor 6 · src/gate.hpp · the user's word on who gets in and what gets out, and the gate that is none
+//   floor 6 · src/tls.hpp · the slot for TLS: what a library's wrapper must offer, or none
 //   floor 6 · src/worker.hpp · one worker with its backend, and where everything lies in the memory
 //   floor 6 · src/server_stats.hpp · everything a server counts, and its page for Prometheus
 //   floor 7 · platform/default_backend.hpp · which backend a server uses if it is not told
@@ -619,7 +620,7 @@ constexpr bool resets(close_kind kind) noexcept {
 }
 
 /// A close_kind with its detail: the refusal cause (and above it the gate's code), the killer's
-/// reason, the gate's code or the error of io, proxy_invalid and connect_failed.
+/// reason, the gate's or the TLS policy's code, the error of io, proxy_invalid and connect_failed.
 struct close_reason {
     close_kind kind = close_kind::none;
     std::uint16_t detail = 0;
@@ -627,7 +628,7 @@ struct close_reason {
     constexpr refusal_cause cause() const noexcept {
         return static_cast<refusal_cause>(detail & 0xFF);
     }
-    /// The gate's own number: of a refusal by the gate, of a denied write.
+    /// The gate's own number: of a refusal by the gate, of a denied write. The TLS policy's.
     constexpr std::uint16_t code() const noexcept {
         return kind == close_kind::refused ? static_cast<std::uint16_t>(detail >> 8) : detail;
     }
@@ -645,6 +646,7 @@ constexpr std::string_view describe(close_reason reason, std::span<char> out) no
         break;
     case close_kind::killed:
     case close_kind::egress_denied:
+    case close_kind::tls_failed:
         line.put("(").put(std::uint64_t{reason.detail}).put(")");
         break;
     case close_kind::io:
@@ -6345,9 +6347,13 @@ enum class proxy_mode : std::uint8_t { off, required };
 /// Which versions a listener takes where the header is required.
 enum class proxy_accept : std::uint8_t { v1, v2, either };
 
+/// Whether connections of a listener speak TLS, from after a PROXY header on. Never guessed.
+enum class tls_mode : std::uint8_t { off, required };
+
 /// Every default time of a connection, in milliseconds; 0 turns a deadline off.
 struct deadlines {
-    std::uint32_t preface_ms = 5'000;    ///< whole PROXY header, absolute from accept; at least 3 s
+    /// PROXY header and TLS handshake together, absolute from accept; at least 3 s
+    std::uint32_t preface_ms = 5'000;
     std::uint32_t idle_ms = 60'000;      ///< nothing either way, outside an exchange
     std::uint32_t read_ms = 30'000;      ///< inside an exchange: no byte came
     std::uint32_t write_ms = 30'000;     ///< output waits and the peer takes nothing
@@ -6486,6 +6492,8 @@ struct listen_options {
     std::uint32_t header_max = 536;
     /// nginx stream writes one plain IPv4 address after TCP6; taken only where this is set.
     bool tcp6_with_ipv4 = false;
+    /// `required` on a server with a TLS policy (see `no_tls`) only; `listen` refuses it elsewhere.
+    tls_mode tls = tls_mode::off;
     deadlines times{};
     socket_options socket{};
 };
@@ -7189,6 +7197,7 @@ struct listener_entry {
     deadlines times;
     proxy_mode proxy_required;
     proxy_accept versions;
+    tls_mode tls;
     bool tcp6_with_ipv4;
     bool lockdown_exempt;
     detail::atomic<std::uint32_t> removed;  // by remove_listener: its entry may be used again
@@ -7317,7 +7326,7 @@ public:
     /// Bytes that `write` would take now.
     std::size_t room() const noexcept;
 
-    /// Bytes queued and not yet taken by the kernel.
+    /// Bytes queued and not yet taken by the kernel; over TLS: not yet encrypted.
     std::uint64_t output_bytes() const noexcept;
 
     // ---- input
@@ -7415,7 +7424,11 @@ public:
     const proxy::header* proxy_header() const noexcept;
     /// The word given to `connect`.
     std::uint64_t connect_word() const noexcept;
-    /// Bytes received and sent so far.
+    /// The session's number in the server's TLS policy, to ask that what was negotiated; 0: no TLS.
+    std::uint32_t tls_session() const noexcept {
+        return overflow_ == 0 && origin() == netio::origin::accepted ? overflow_end_ : 0;
+    }
+    /// Bytes received and sent so far: over TLS, its records.
     std::uint64_t bytes_in() const noexcept { return bytes_in_; }
     std::uint64_t bytes_out() const noexcept { return bytes_out_; }
     /// Milliseconds since accept or connect, in steps of 16.
@@ -7436,7 +7449,7 @@ public:
     }
 
 private:
-    template <class Handler, class Backend, class Gate, class Events>
+    template <class Handler, class Backend, class Gate, class Events, class Tls>
     friend class reactor;
     friend class buffer;
     friend class stream;
@@ -7545,7 +7558,8 @@ private:
     std::uint32_t window_begin_;
     std::uint32_t window_end_;
     std::uint32_t overflow_;       // a second received buffer: index + 1
-    std::uint32_t overflow_end_;   // until an outgoing one opens: see `attempt_of`
+    // Its end. Over TLS, where there is none, the session; of one that is dialled: `attempt_of`.
+    std::uint32_t overflow_end_;
     std::uint32_t due_next_;       // index + 1
     std::uint32_t waits_next_;     // index + 1
     std::uint32_t waits_prev_;     // index + 1
@@ -7568,7 +7582,8 @@ private:
     std::uint8_t lane_;
     std::uint8_t origin_ : 2;
     bool answering_ : 1;           // in an exchange, and it is not the peer's turn
-    std::uint8_t sent_in_ : 5;     // the last bits of the turn that last sent
+    bool fin_seen_ : 1;            // over TLS, whose own end is what counts
+    std::uint8_t sent_in_ : 4;     // the last bits of the turn that last sent
 };
 static_assert(static_cast<std::uint8_t>(close_kind::count_) <= 32, "five bits hold a reason");
 static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");
@@ -8547,7 +8562,7 @@ public:
     socket_handle native_handle() const noexcept { return handle_; }
 
 private:
-    template <class Handler, class Backend, class Gate, class Events>
+    template <class Handler, class Backend, class Gate, class Events, class Tls>
     friend class reactor;
 
     datagram_socket(void* worker, const detail::datagram_calls& calls, datagram_id id,
@@ -19338,7 +19353,9 @@ private:
 
 /// What is about to be sent, in `check`.
 struct write_facts {
-    std::uint64_t byte_count;   ///< given to the kernel if allowed; it may take them in pieces
+    /// Given to the kernel if allowed; it may take them in pieces. Over TLS: plaintext that is
+    /// queued, and ciphertext that is left of what was allowed before.
+    std::uint64_t byte_count;
     std::uint64_t bytes_out;    ///< sent on this connection before
     bool in_exchange;           ///< `phase` says so: a response may have begun
 };
@@ -19456,6 +19473,162 @@ template <class T>
 concept looks_like_gate = calls_admit<T> || (gate_names_admit<T> && !requires(T& t) {
     &T::on_event;
 });
+
+}  // namespace detail
+
+NETIO_END
+
+// ==== src/tls.hpp =================================================================================
+// floor 6 · the slot for TLS: what a library's wrapper must offer, or none
+
+#include <concepts>
+#include <type_traits>
+
+NETIO_BEGIN
+
+/// Where the session of a connection stands.
+enum class tls_status : std::uint8_t {
+    handshake,  ///< nothing of the application's may pass yet
+    open,       ///< both ways
+    ended,      ///< the peer ended its way in order (close_notify); ours is still open
+    closed,     ///< ended, and nothing that is not in `to_send` already will go out
+    failed      ///< a bad record, a failed handshake, a truncated stream; see `code`
+};
+
+/// The server that speaks no TLS: no code is built for it, and its listeners can't ask for it.
+///
+/// A TLS policy is a class that turns bytes into bytes with the library of its choice; netio has
+/// none. It never sees a socket. Its sessions lie in memory of its own and are named by numbers of
+/// its own choice, from 1 to 2^32-1, each with one connection. All members are `noexcept`, must be
+/// there, and are called on the connection's worker: with several workers those of different
+/// sessions run concurrently. None may call the server.
+///
+/// * `std::uint32_t open_session(const connection&)`: a session at its begin for a new connection,
+///   after PROXY has named the client; 0: none is free, and the client is refused (`busy`).
+/// * `void close_session(std::uint32_t)`: once for each that was opened, after the kernel's last
+///   word on its memory. Whatever it held has to be wiped.
+/// * `mutable_bytes receive_space(std::uint32_t)`: where ciphertext goes next. It stays where it
+///   is, whatever else is called, until bytes were told by `received` or the session is closed:
+///   the kernel may be writing there. Empty: it takes none before output has gone out or plaintext
+///   was consumed, and after `end_of_input`.
+/// * `void received(std::uint32_t, std::size_t)`: so many bytes are there, at least 1. At most one
+///   space's worth of records, or one step of the handshake, is worked off by each call.
+/// * `void end_of_input(std::uint32_t)`: no more will come. A stream that was not ended in order is
+///   then `failed`, unless the protocol above says where it ends: then it may be `ended`.
+/// * `bytes plaintext(std::uint32_t)`: decrypted bytes, the same until some are consumed.
+/// * `void consumed(std::uint32_t, std::size_t)`: so many bytes of it were copied out.
+/// * `std::size_t write(std::uint32_t, bytes)`: takes as much plaintext as there is room for: of an
+///   `open` or `ended` session without ciphertext in `to_send`, at least a byte.
+/// * `bytes to_send(std::uint32_t)`: ciphertext for the peer, all that was written, and alerts. It
+///   stays where it is and as it is until `sent`, whatever else is called.
+/// * `void sent(std::uint32_t, std::size_t)`: so many of those bytes are with the kernel.
+/// * `void end(std::uint32_t)`: nothing more will be written: close_notify. Called again, and on a
+///   session that failed or is closed: nothing happens.
+/// * `tls_status status(std::uint32_t)`: see there. One that ended or failed still has the
+///   plaintext that came before.
+/// * `std::uint16_t code(std::uint32_t)`: the library's number of a failure, for `close_reason`.
+struct no_tls {};
+
+namespace detail {
+
+template <class T>
+concept tls_opens = requires(T& t, const connection& c) {
+    { t.open_session(c) } noexcept -> std::same_as<std::uint32_t>;
+};
+template <class T>
+concept tls_closes = requires(T& t, std::uint32_t session) {
+    { t.close_session(session) } noexcept -> std::same_as<void>;
+};
+template <class T>
+concept tls_gives_space = requires(T& t, std::uint32_t session) {
+    { t.receive_space(session) } noexcept -> std::same_as<mutable_bytes>;
+};
+template <class T>
+concept tls_receives = requires(T& t, std::uint32_t session, std::size_t count) {
+    { t.received(session, count) } noexcept -> std::same_as<void>;
+};
+template <class T>
+concept tls_hears_of_the_end = requires(T& t, std::uint32_t session) {
+    { t.end_of_input(session) } noexcept -> std::same_as<void>;
+};
+template <class T>
+concept tls_gives_plaintext = requires(T& t, std::uint32_t session) {
+    { t.plaintext(session) } noexcept -> std::same_as<bytes>;
+};
+template <class T>
+concept tls_consumes = requires(T& t, std::uint32_t session, std::size_t count) {
+    { t.consumed(session, count) } noexcept -> std::same_as<void>;
+};
+template <class T>
+concept tls_writes = requires(T& t, std::uint32_t session, bytes out) {
+    { t.write(session, out) } noexcept -> std::same_as<std::size_t>;
+};
+template <class T>
+concept tls_gives_ciphertext = requires(T& t, std::uint32_t session) {
+    { t.to_send(session) } noexcept -> std::same_as<bytes>;
+};
+template <class T>
+concept tls_sends = requires(T& t, std::uint32_t session, std::size_t count) {
+    { t.sent(session, count) } noexcept -> std::same_as<void>;
+};
+template <class T>
+concept tls_ends = requires(T& t, std::uint32_t session) {
+    { t.end(session) } noexcept -> std::same_as<void>;
+};
+template <class T>
+concept tls_has_status = requires(T& t, std::uint32_t session) {
+    { t.status(session) } noexcept -> std::same_as<tls_status>;
+};
+template <class T>
+concept tls_has_code = requires(T& t, std::uint32_t session) {
+    { t.code(session) } noexcept -> std::same_as<std::uint16_t>;
+};
+
+#define NETIO_CHECK_TLS(holds, signature)                                                          \
+    static_assert(holds<T>, "netio: a TLS policy needs " signature " noexcept")
+
+/// Instantiated once for each policy: its errors are the sentences above.
+template <class T>
+constexpr bool check_tls() noexcept {
+    if constexpr (!std::is_same_v<T, no_tls>) {
+        NETIO_CHECK_TLS(tls_opens, "std::uint32_t open_session(const netio::connection&)");
+        NETIO_CHECK_TLS(tls_closes, "void close_session(std::uint32_t)");
+        NETIO_CHECK_TLS(tls_gives_space, "netio::mutable_bytes receive_space(std::uint32_t)");
+        NETIO_CHECK_TLS(tls_receives, "void received(std::uint32_t, std::size_t)");
+        NETIO_CHECK_TLS(tls_hears_of_the_end, "void end_of_input(std::uint32_t)");
+        NETIO_CHECK_TLS(tls_gives_plaintext, "netio::bytes plaintext(std::uint32_t)");
+        NETIO_CHECK_TLS(tls_consumes, "void consumed(std::uint32_t, std::size_t)");
+        NETIO_CHECK_TLS(tls_writes, "std::size_t write(std::uint32_t, netio::bytes)");
+        NETIO_CHECK_TLS(tls_gives_ciphertext, "netio::bytes to_send(std::uint32_t)");
+        NETIO_CHECK_TLS(tls_sends, "void sent(std::uint32_t, std::size_t)");
+        NETIO_CHECK_TLS(tls_ends, "void end(std::uint32_t)");
+        NETIO_CHECK_TLS(tls_has_status, "netio::tls_status status(std::uint32_t)");
+        NETIO_CHECK_TLS(tls_has_code, "std::uint16_t code(std::uint32_t)");
+    }
+    return true;
+}
+#undef NETIO_CHECK_TLS
+
+/// A loop's way to its policy; where that is none, nothing at all: loops are made anew each turn
+/// where a program brings its own.
+template <class T>
+class tls_pointer {
+public:
+    explicit tls_pointer(T* at) noexcept : at_(at) {}
+    T* operator->() const noexcept { return at_; }
+
+private:
+    T* at_;
+};
+template <>
+class tls_pointer<no_tls> {
+public:
+    explicit tls_pointer(no_tls*) noexcept {}
+};
+
+/// Enough of a policy to know one by, so that a wrong one gets its sentence.
+template <class T>
+concept looks_like_tls = tls_opens<T> || tls_gives_space<T> || tls_gives_plaintext<T>;
 
 }  // namespace detail
 
@@ -20143,20 +20316,27 @@ inline constexpr std::uint32_t accept_pause_last_ms = 1000;
 ///
 /// One turn: wait, read the clock, control, dispatch events (starting sends after each callback),
 /// expire deadlines, posts, what is owed, what those touched.
-template <class Handler, class Backend, class Gate, class Events>
+template <class Handler, class Backend, class Gate, class Events, class Tls>
 class reactor {
     static_assert(backend<Backend>, "netio: the backend does not meet the contract");
     static_assert(detail::check_handler<Handler>());
     static_assert(detail::check_gate<Gate>());
+    static_assert(detail::check_tls<Tls>());
     static_assert(detail::burst_kind_count == detail::burst_kinds_max);
     static constexpr bool gated = !std::is_same_v<Gate, allow_all>;
+    static constexpr bool secured = !std::is_same_v<Tls, no_tls>;
     using state = detail::worker_state<Backend>;
     using flags = connection::flag;
     using kind = connection_state_kind;
 
 public:
-    reactor(state& worker, Handler& handler, Gate* gate, Events* events) noexcept
-        : w_(worker), core_(worker.core), handler_(handler), gate_(gate), events_(events) {}
+    reactor(state& worker, Handler& handler, Gate* gate, Events* events, Tls* tls) noexcept
+        : w_(worker),
+          core_(worker.core),
+          handler_(handler),
+          gate_(gate),
+          events_(events),
+          tls_(tls) {}
 
     /// Opens the backend on this thread. Once, before anything else.
     os_status open() noexcept {
@@ -20487,7 +20667,7 @@ private:
             const std::uint32_t less = times.tighten ? ms >> core_.tightened : ms;
             return less == 0 && ms != 0 ? 1 : less;  // 0 would turn it off
         };
-        if (c.output_.words != 0) {
+        if (has_output(c)) {
             next.consider(c.out_at_, times.write_ms, deadline_kind::write);
             if (times.rate_out != 0 && !c.has(flags::window_inline)) {
                 next.look(c.rates_out_ ? window_end(core_.facts_of(c).out, times)
@@ -20496,7 +20676,7 @@ private:
         }
         if (c.has(flags::is_parked)) {
             next.until(c.in_at_, deadline_kind::park);
-        } else if (c.output_.words == 0) {  // while output waits, only its own deadline counts
+        } else if (!has_output(c)) {  // while output waits, only its own deadline counts
             const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
             if (c.answering_) {
                 // Neither of them has anything to wait for but the handler.
@@ -20518,7 +20698,7 @@ private:
 
     /// A request is on its way in, and nothing but its peer keeps it from coming.
     bool is_to_send(const connection& c) const noexcept {
-        return c.state_ == kind::open && c.output_.words == 0 && !c.answering_ &&
+        return c.state_ == kind::open && !has_output(c) && !c.answering_ &&
                core_.pool.room(side::input) != 0 &&
                (c.has(flags::in_exchange) || c.window_end_ != c.window_begin_) &&
                !c.has(flags::is_parked | flags::is_paused | flags::blocked | flags::refused |
@@ -20527,7 +20707,7 @@ private:
     }
     /// Output waits, and nothing but its peer keeps it from going.
     static bool is_to_take(const connection& c) noexcept {
-        return c.state_ == kind::open && c.output_.words != 0 &&
+        return c.state_ == kind::open && has_output(c) &&
                !c.has(flags::output_dead | flags::window_inline);
     }
 
@@ -20896,7 +21076,7 @@ private:
         if (!said.allowed()) {
             turn_away(c, refusal_cause::gate, said);
         } else if (c.state_ == kind::open) {
-            open_connection(c);
+            welcome(c);
         } else if (!trusts(core_, from.trusted_first, from.trusted_count, e.peer)) {
             c.because(close_kind::proxy_untrusted);
             begin_close(c, true);
@@ -20996,7 +21176,7 @@ private:
     /// A last word, then FIN, and a second for the peer to read it; or RST.
     void end_with(connection& c, bytes reply) noexcept {
         // Reserved places are not for refusals: each that is answered has a common one.
-        if (reply.empty() || (!c.in_lane_ && !core_.take_common(c)) ||
+        if (reply.empty() || !may_be_told(c) || (!c.in_lane_ && !core_.take_common(c)) ||
             reply.size() > refusal_bytes_max) {
             begin_close(c, true);
             return;
@@ -21210,7 +21390,7 @@ private:
         } else if (c.has(flags::is_proxied) && !core_.count_source(c)) {
             turn_away(c, refusal_cause::source_cap);
         } else if (!c.has(flags::is_proxied) || readmitted(c)) {
-            open_connection(c);
+            welcome(c);
         }
         core_.opening = nullptr;
     }
@@ -21238,6 +21418,12 @@ private:
     }
 
     void received(connection& c, const event& e) noexcept {
+        if constexpr (secured) {
+            if (c.tls_session() != 0 && !c.has(flags::discarding)) {
+                received_sealed(c, e);
+                return;
+            }
+        }
         const bool into = c.has(flags::receiving_into);
         if (e.disarmed) {
             c.unset(flags::receiving | flags::receiving_into | flags::stopping);
@@ -21429,6 +21615,15 @@ private:
 
     void ended(connection& c) noexcept {
         c.unset(flags::receiving | flags::receiving_into | flags::stopping);
+        if constexpr (secured) {
+            if (c.tls_session() != 0) {
+                c.fin_seen_ = true;
+                if (listens_to_tls(c)) {
+                    ended_sealed(c);
+                    return;
+                }
+            }
+        }
         c.set(flags::peer_ended);
         if (c.state_ == kind::preface) {
             if (c.window_begin_ == c.window_end_) {
@@ -21495,6 +21690,12 @@ private:
         if (c.state_ == kind::closing) {
             return;
         }
+        if constexpr (secured) {
+            if (c.tls_session() != 0) {
+                sent_sealed(c, e.byte_count);
+                return;
+            }
+        }
         took(c, e.byte_count);
         c.out_at_ = core_.now_up_ms;
         if (c.has(flags::refused)) {
@@ -21543,6 +21744,12 @@ private:
     }
 
     void start_output(connection& c) noexcept {
+        if constexpr (secured) {
+            if (c.tls_session() != 0) {
+                start_sealed(c);
+                return;
+            }
+        }
         if (c.output_.words == 0 || c.has(flags::sending | flags::output_dead)) {
             // Whatever brought us here may wait for the end of a send for which nobody waited.
             if constexpr (backend_sends_quietly<Backend>) {
@@ -21583,8 +21790,8 @@ private:
     /// write to one connection in a turn goes out in few pieces: after the first, the next one is
     /// outstanding until the wait, and the rest gathers behind it.
     bool may_send_now(connection& c) noexcept {
-        const bool first = c.sent_in_ != core_.counts.turns % 32;
-        c.sent_in_ = core_.counts.turns % 32;
+        const bool first = c.sent_in_ != core_.counts.turns % 16;
+        c.sent_in_ = core_.counts.turns % 16;
         return (first || &c == core_.current) && !c.has(flags::refused);
     }
 
@@ -21607,6 +21814,11 @@ private:
         if (!c.has(flags::end_wanted) || c.has(flags::sending) ||
             (c.output_.words != 0 && !c.has(flags::output_dead))) {
             return;
+        }
+        if constexpr (secured) {
+            if (c.tls_session() != 0 && !says_goodbye(c)) {
+                return;
+            }
         }
         const bool both_done = c.has(flags::peer_ended) || c.has(flags::output_dead);
         if (c.has(flags::close_wanted) && both_done) {
@@ -21649,6 +21861,11 @@ private:
         if (c.has(flags::kill_wanted)) {
             begin_close(c, true);
             return;
+        }
+        if constexpr (secured) {
+            if (c.tls_session() != 0) {
+                settle_session(c);
+            }
         }
         if (c.state_ == kind::open) {
             start_output(c);
@@ -21705,6 +21922,12 @@ private:
         if (c.has(flags::peer_ended) || !c.has(flags::attached) ||
             c.state_ == kind::connecting) {
             return;
+        }
+        if constexpr (secured) {
+            if (c.tls_session() != 0) {
+                arm_sealed(c);
+                return;
+            }
         }
         const bool discarding = c.has(flags::close_wanted);
         const bool wanted = c.state_ == kind::preface || discarding ||
@@ -21800,6 +22023,11 @@ private:
         tell(c, server_event_kind::closed);
         if (c.has(flags::receiving_into) && !c.has(flags::discarding)) {
             c.window_end_ = c.window_capacity();  // the kernel may have written there unreported
+        }
+        if constexpr (secured) {
+            if (c.tls_session() != 0) {
+                tls_->close_session(c.tls_session());
+            }
         }
         core_.free_slot(c);
         go_on_accepting();
@@ -22014,6 +22242,297 @@ private:
                                : w_.drain_late ? close_kind::drain_deadline
                                                : close_kind::drained;
         finish_dial(at, why, w_.dials[at].is_cancelled ? error::cancelled : failure_of({why}));
+    }
+
+    // ---- TLS: between the kernel and the session's memory ciphertext, between the session and
+    // ---- what every connection has, its window and its queue, plaintext
+
+    static bool speaks_tls(const connection& c) noexcept {
+        return secured && c.tls_session() != 0;
+    }
+    bool wants_tls(const connection& c) const noexcept {
+        return secured && c.listener_ != 255 &&
+               core_.shared->listeners[c.listener_].tls == tls_mode::required;
+    }
+    /// Not yet the kernel's: of TLS the last record is no piece of the queue any more.
+    static bool has_output(const connection& c) noexcept {
+        return c.output_.words != 0 || (speaks_tls(c) && c.has(flags::sending));
+    }
+    /// What arrives is for the session, not to be thrown away.
+    static bool listens_to_tls(const connection& c) noexcept {
+        return (c.state_ == kind::preface || c.state_ == kind::open) &&
+               !c.has(flags::close_wanted | flags::peer_ended);
+    }
+    /// A reply has to be readable: before the handshake is over nobody could, and one behind
+    /// ciphertext that is not sent would be taken for an attack.
+    bool may_be_told(connection& c) const noexcept {
+        if constexpr (secured) {
+            if (wants_tls(c)) {
+                return c.has(flags::opened) && tls_->to_send(c.tls_session()).empty();
+            }
+        }
+        return true;
+    }
+
+    /// Whatever came before the application's bytes is through: the next step.
+    void welcome(connection& c) noexcept {
+        if constexpr (secured) {
+            if (wants_tls(c)) {
+                begin_handshake(c);
+                return;
+            }
+        }
+        open_connection(c);
+    }
+
+    NETIO_COLD void begin_handshake(connection& c) noexcept {
+        const std::uint32_t session = tls_->open_session(c);
+        if (session == 0) {
+            turn_away(c, refusal_cause::busy);
+            return;
+        }
+        c.state_ = kind::preface;
+        c.overflow_end_ = session;
+        go_on_with_handshake(c);
+        settle(c);
+    }
+
+    /// What had come together with the PROXY header goes first. It is the begin of a handshake, for
+    /// the client can't know more before it is answered.
+    void go_on_with_handshake(connection& c) noexcept {
+        feed_rest_of_preface(c);
+        const tls_status now = tls_->status(c.tls_session());
+        if (now == tls_status::failed ||
+            (now != tls_status::handshake && c.window_begin_ != c.window_end_)) {
+            fail_tls(c);
+        } else if (now != tls_status::handshake) {
+            finish_handshake(c);
+        }
+    }
+
+    void feed_rest_of_preface(connection& c) noexcept {
+        while (c.window_begin_ != c.window_end_) {
+            const mutable_bytes space = tls_->receive_space(c.tls_session());
+            const bytes rest = c.input();
+            const std::size_t count = space.size() < rest.size() ? space.size() : rest.size();
+            if (count == 0) {
+                return;
+            }
+            std::memcpy(space.data(), rest.data(), count);
+            core_.counts.bytes_copied += count;
+            c.window_begin_ += static_cast<std::uint32_t>(count);
+            tls_->received(c.tls_session(), count);
+        }
+    }
+
+    /// The PROXY header was kept for on_open.
+    void finish_handshake(connection& c) noexcept {
+        parsed<proxy::header> found;
+        if (c.has(flags::window_inline) || c.window_ != 0) {
+            const detail::listener_entry& from = core_.shared->listeners[c.listener_];
+            found = proxy::parse({c.window_memory(), c.window_end_}, preface_options(from));
+            core_.opening = &found.value;
+        }
+        open_connection(c);
+        core_.opening = nullptr;
+    }
+
+    void received_sealed(connection& c, const event& e) noexcept {
+        c.unset(flags::receiving | flags::stopping);
+        c.bytes_in_ += e.byte_count;
+        core_.counts.bytes_in += e.byte_count;
+        if (e.byte_count != 0 && listens_to_tls(c)) {
+            tls_->received(c.tls_session(), e.byte_count);
+            if (c.state_ == kind::preface) {
+                go_on_with_handshake(c);
+            } else if (c.wants_data() && take_plaintext(c)) {
+                c.in_at_ = core_.now_up_ms;  // pieces of a record prove nothing
+                deliver(c);
+            }
+        }
+        settle(c);
+    }
+
+    /// The peer's FIN. Whether its stream ended with it the session knows.
+    void ended_sealed(connection& c) noexcept {
+        if (c.state_ == kind::preface) {
+            c.because(c.bytes_in_ == 0 ? close_kind::peer_closed : close_kind::tls_failed);
+            begin_close(c, false);
+            return;
+        }
+        tls_->end_of_input(c.tls_session());
+        settle(c);
+    }
+
+    /// Moves what is decrypted into the window, as far as that has room. True: there is news.
+    bool take_plaintext(connection& c) noexcept {
+        const std::uint32_t session = c.tls_session();
+        bool news = false;
+        for (bytes in = tls_->plaintext(session); !in.empty(); in = tls_->plaintext(session)) {
+            const std::size_t count = append_plaintext(c, in);
+            if (count == 0) {
+                return news;
+            }
+            tls_->consumed(session, count);
+            news = true;
+        }
+        const tls_status now = tls_->status(session);
+        if (now == tls_status::closed && !c.has(flags::end_wanted)) {
+            give_up_output(c);
+            c.set(flags::end_wanted);
+        }
+        if (now == tls_status::ended || now == tls_status::closed) {
+            c.set(flags::peer_ended);
+            news = true;
+        }
+        return news;
+    }
+
+    std::size_t append_plaintext(connection& c, bytes in) noexcept {
+        if (c.window_ == 0) {
+            const std::uint32_t index = core_.pool.take(side::input);
+            if (index == none_index) {
+                core_.wait_for_pool(c, side::input);
+                return 0;
+            }
+            c.window_ = index + 1;
+        }
+        compact(c, core_.pool.buffer_bytes());
+        const std::size_t room = c.window_capacity() - c.window_end_;
+        const std::size_t count = room < in.size() ? room : in.size();
+        if (count != 0) {
+            std::memcpy(c.window_memory() + c.window_end_, in.data(), count);
+            core_.counts.bytes_copied += count;
+            c.window_end_ += static_cast<std::uint32_t>(count);
+        }
+        return count;
+    }
+
+    /// A session may have come further by whatever happened, not only by what arrived.
+    void settle_session(connection& c) noexcept {
+        if (c.state_ == kind::preface) {
+            start_sealed(c);
+            return;
+        }
+        if (c.fin_seen_ && c.has(flags::close_wanted)) {
+            c.set(flags::peer_ended);
+        }
+        if (!c.wants_data()) {
+            return;
+        }
+        if (!c.has(flags::peer_ended) && take_plaintext(c)) {
+            c.set(flags::data_due);
+        }
+        if (!c.has(flags::data_due) && tls_->status(c.tls_session()) == tls_status::failed &&
+            tls_->plaintext(c.tls_session()).empty()) {
+            fail_tls(c);
+        }
+    }
+
+    void give_up_output(connection& c) noexcept {
+        if (c.output_.words != 0) {
+            c.output().clear();
+        }
+        c.no_more_room();
+    }
+
+    /// What the session has to say about it is flushed, then comes FIN, and a second for the peer
+    /// to read that; as with a refusal.
+    NETIO_COLD void fail_tls(connection& c) noexcept {
+        c.because(close_kind::tls_failed, tls_->code(c.tls_session()));
+        give_up_output(c);
+        c.state_ = kind::open;
+        c.out_at_ = core_.now_up_ms;
+        c.bounded_ = true;
+        c.exchange_ends_in(refusal_linger_ms);
+        c.set(flags::close_wanted | flags::end_wanted);
+        if (c.fin_seen_) {
+            c.set(flags::peer_ended);
+        }
+    }
+
+    void arm_sealed(connection& c) noexcept {
+        if (c.has(flags::receiving) || c.fin_seen_) {
+            return;  // one that is paused meanwhile takes no more than the session's space
+        }
+        if (c.has(flags::close_wanted)) {
+            receive_to_discard(c);
+        } else if (!c.has(flags::is_paused | flags::is_parked)) {
+            receive_sealed(c);
+        }
+    }
+
+    void receive_sealed(connection& c) noexcept {
+        if (c.state_ == kind::preface && c.window_begin_ != c.window_end_) {
+            return;  // what is left of the preface goes first
+        }
+        const mutable_bytes space = tls_->receive_space(c.tls_session());
+        if (!space.empty()) {
+            c.set(flags::receiving);
+            w_.backend.start_receive(who_of(c), space, 0);
+        }
+    }
+
+    /// Encrypts as much of the queue as the session takes and starts to send what came of it. The
+    /// gate is asked before: what it denies is not even encrypted, but for what it allowed once
+    /// and the kernel had no room for.
+    void start_sealed(connection& c) noexcept {
+        if (c.has(flags::sending | flags::output_dead)) {
+            return;
+        }
+        const std::uint32_t session = c.tls_session();
+        const std::uint64_t count = c.output_bytes() + tls_->to_send(session).size();
+        if (c.has(flags::opened) && count != 0 && !may_leave(c, count)) {
+            return;
+        }
+        if (c.output_.words != 0) {
+            seal_output(c);
+        }
+        const bytes sealed = tls_->to_send(session);
+        if (!sealed.empty()) {
+            c.out_at_ = core_.now_up_ms;
+            c.set(flags::sending);
+            w_.backend.start_send(who_of(c), {&sealed, 1});
+        }
+    }
+
+    void seal_output(connection& c) noexcept {
+        bytes pieces[output_pieces_max];
+        const std::uint32_t count = c.output().gather(pieces);
+        for (std::uint32_t at = 0; at < count; ++at) {
+            const std::size_t taken = tls_->write(c.tls_session(), pieces[at]);
+            c.output().drop_sent(taken);
+            if (taken != pieces[at].size()) {
+                return;
+            }
+        }
+    }
+
+    void sent_sealed(connection& c, std::uint32_t count) noexcept {
+        tls_->sent(c.tls_session(), count);
+        c.bytes_out_ += count;
+        core_.counts.bytes_out += count;
+        c.out_at_ = core_.now_up_ms;
+        if (c.state_ == kind::preface) {
+            go_on_with_handshake(c);
+        } else {
+            start_sealed(c);  // which makes the room that is offered
+            if (c.state_ != kind::closing && c.has(flags::refused)) {
+                offer_room(c);
+            }
+            c.rates_out_ = c.rates_out_ && has_output(c);
+        }
+        settle(c);
+    }
+
+    /// The queue is flushed and nothing will follow: close_notify. True once that is sent, too.
+    bool says_goodbye(connection& c) noexcept {
+        if (c.has(flags::output_dead | flags::end_done)) {
+            return true;
+        }
+        tls_->end(c.tls_session());
+        start_sealed(c);
+        return !c.has(flags::sending) && c.state_ != kind::closing;
     }
 
     // ---- control: listeners, stop, drain
@@ -22350,7 +22869,7 @@ private:
 
     /// Nothing under way: a drain need not wait for it.
     static bool is_idle(const connection& c) noexcept {
-        return c.output_.words == 0 && c.window_begin_ == c.window_end_ && c.overflow_ == 0 &&
+        return !has_output(c) && c.window_begin_ == c.window_end_ && c.overflow_ == 0 &&
                !c.has(flags::in_exchange | flags::is_parked | flags::close_wanted |
                       flags::is_paused);
     }
@@ -22722,6 +23241,7 @@ private:
     Handler& handler_;
     Gate* gate_;
     Events* events_;
+    [[no_unique_address]] detail::tls_pointer<Tls> tls_;
 };
 
 NETIO_END
@@ -22781,40 +23301,46 @@ struct drain_report {
 /// else the thread of the worker it concerns. The destructor ends what is left: by then no other
 /// thread may use the server.
 template <class Handler, class Backend = default_backend, class Gate = allow_all,
-          class Events = no_events>
+          class Events = no_events, class Tls = no_tls>
 class server {
     using state = detail::worker_state<Backend>;
     using layout = detail::storage_layout<Backend>;
-    using loop = reactor<Handler, Backend, Gate, Events>;
+    using loop = reactor<Handler, Backend, Gate, Events, Tls>;
     static constexpr bool open_to_all = std::is_same_v<Gate, allow_all>;
     static constexpr bool unobserved = std::is_same_v<Events, no_events>;
+    static constexpr bool plain = std::is_same_v<Tls, no_tls>;
 
 public:
-    /// With the memory and the handler come a gate, if it has one (see `allow_all`), and an
-    /// observer, if it has one (see `no_events`). All of them must outlive it.
+    /// With the memory and the handler come a gate, if it has one (see `allow_all`), an observer,
+    /// if it has one (see `no_events`), and a TLS policy, if it has one (see `no_tls`). All of them
+    /// must outlive it.
     template <limits Sizes, class... Policies>
     server(storage<Sizes, Backend>& box, Handler& handler, Policies&... policies) noexcept
         : server(storage_view{box.memory, Sizes}, handler, policies...) {}
     server(storage_view box, Handler& handler) noexcept
-        requires(open_to_all && unobserved)
-        : handler_(handler) {
-        build(box);
-    }
+        requires(open_to_all && unobserved && plain)
+        : server(box, handler, nullptr, nullptr, nullptr) {}
     server(storage_view box, Handler& handler, Events& events) noexcept
-        requires(open_to_all && !unobserved)
-        : handler_(handler), events_(&events) {
-        build(box);
-    }
+        requires(open_to_all && !unobserved && plain)
+        : server(box, handler, nullptr, &events, nullptr) {}
     server(storage_view box, Handler& handler, Gate& gate) noexcept
-        requires(!open_to_all && unobserved)
-        : handler_(handler), gate_(&gate) {
-        build(box);
-    }
+        requires(!open_to_all && unobserved && plain)
+        : server(box, handler, &gate, nullptr, nullptr) {}
     server(storage_view box, Handler& handler, Gate& gate, Events& events) noexcept
-        requires(!open_to_all && !unobserved)
-        : handler_(handler), gate_(&gate), events_(&events) {
-        build(box);
-    }
+        requires(!open_to_all && !unobserved && plain)
+        : server(box, handler, &gate, &events, nullptr) {}
+    server(storage_view box, Handler& handler, Tls& tls) noexcept
+        requires(open_to_all && unobserved && !plain)
+        : server(box, handler, nullptr, nullptr, &tls) {}
+    server(storage_view box, Handler& handler, Events& events, Tls& tls) noexcept
+        requires(open_to_all && !unobserved && !plain)
+        : server(box, handler, nullptr, &events, &tls) {}
+    server(storage_view box, Handler& handler, Gate& gate, Tls& tls) noexcept
+        requires(!open_to_all && unobserved && !plain)
+        : server(box, handler, &gate, nullptr, &tls) {}
+    server(storage_view box, Handler& handler, Gate& gate, Events& events, Tls& tls) noexcept
+        requires(!open_to_all && !unobserved && !plain)
+        : server(box, handler, &gate, &events, &tls) {}
     server(const server&) = delete;
     server& operator=(const server&) = delete;
     /// Ends every connection as `stop` does, with RST, and waits for the kernel's last word on
@@ -23323,6 +23849,11 @@ private:
 
     // ---- building
 
+    server(storage_view box, Handler& handler, Gate* gate, Events* events, Tls* tls) noexcept
+        : handler_(handler), gate_(gate), events_(events), tls_(tls) {
+        build(box);
+    }
+
     void build(storage_view view) noexcept {
         if (const char* field = wrong_field(view.sizes); field != nullptr) {
             fail("limits", field, error::limits_invalid);
@@ -23448,7 +23979,7 @@ private:
         return *reinterpret_cast<state*>(workers_ + worker * worker_bytes_);
     }
     loop loop_of(std::uint32_t worker) noexcept {
-        return loop(worker_of(worker), handler_, gate_, events_);
+        return loop(worker_of(worker), handler_, gate_, events_, tls_);
     }
 
     // ---- options
@@ -23558,7 +24089,11 @@ private:
             failure_.given = sizes_.workers_max;
             return field_refused("worker");
         }
-        if (wanted.proxy == proxy_mode::required && wanted.times.preface_ms < 3000) {
+        if (wanted.tls != tls_mode::off && plain) {
+            return field_refused("tls", error::not_supported);  // there is no policy to speak it
+        }
+        if ((wanted.proxy == proxy_mode::required || wanted.tls == tls_mode::required) &&
+            wanted.times.preface_ms < 3000) {
             failure_.needed = 3000;
             failure_.given = wanted.times.preface_ms;
             fail("listen", "preface_ms", error::option_invalid);
@@ -23584,6 +24119,7 @@ private:
         entry.header_max = wanted.header_max;
         entry.proxy_required = wanted.proxy;
         entry.versions = wanted.versions;
+        entry.tls = wanted.tls;
         entry.tcp6_with_ipv4 = wanted.tcp6_with_ipv4;
         entry.lockdown_exempt = wanted.lockdown_exempt;
         return true;
@@ -23839,6 +24375,7 @@ private:
     Handler& handler_;
     Gate* gate_ = nullptr;      // none is asked for where Gate is allow_all
     Events* events_ = nullptr;  // nor here where Events is no_events
+    Tls* tls_ = nullptr;        // nor here where Tls is no_tls
     netio::failure failure_{};
     limits sizes_{};
     mutable_bytes memory_{};
@@ -23860,6 +24397,19 @@ server(storage<Sizes, Backend>&, Handler&, Gate&) -> server<Handler, Backend, Ga
 template <limits Sizes, class Backend, class Handler, class Gate, class Events>
 server(storage<Sizes, Backend>&, Handler&, Gate&, Events&)
     -> server<Handler, Backend, Gate, Events>;
+template <limits Sizes, class Backend, class Handler, detail::looks_like_tls Tls>
+server(storage<Sizes, Backend>&, Handler&, Tls&)
+    -> server<Handler, Backend, allow_all, no_events, Tls>;
+template <limits Sizes, class Backend, class Handler, class Events, detail::looks_like_tls Tls>
+server(storage<Sizes, Backend>&, Handler&, Events&, Tls&)
+    -> server<Handler, Backend, allow_all, Events, Tls>;
+template <limits Sizes, class Backend, class Handler, detail::looks_like_gate Gate,
+          detail::looks_like_tls Tls>
+server(storage<Sizes, Backend>&, Handler&, Gate&, Tls&)
+    -> server<Handler, Backend, Gate, no_events, Tls>;
+template <limits Sizes, class Backend, class Handler, class Gate, class Events, class Tls>
+server(storage<Sizes, Backend>&, Handler&, Gate&, Events&, Tls&)
+    -> server<Handler, Backend, Gate, Events, Tls>;
 template <class Handler>
 server(storage_view, Handler&) -> server<Handler>;
 template <class Handler, class Events>
@@ -23869,10 +24419,23 @@ server(storage_view, Handler&, Gate&) -> server<Handler, default_backend, Gate>;
 template <class Handler, class Gate, class Events>
 server(storage_view, Handler&, Gate&, Events&)
     -> server<Handler, default_backend, Gate, Events>;
+template <class Handler, detail::looks_like_tls Tls>
+server(storage_view, Handler&, Tls&)
+    -> server<Handler, default_backend, allow_all, no_events, Tls>;
+template <class Handler, class Events, detail::looks_like_tls Tls>
+server(storage_view, Handler&, Events&, Tls&)
+    -> server<Handler, default_backend, allow_all, Events, Tls>;
+template <class Handler, detail::looks_like_gate Gate, detail::looks_like_tls Tls>
+server(storage_view, Handler&, Gate&, Tls&)
+    -> server<Handler, default_backend, Gate, no_events, Tls>;
+template <class Handler, class Gate, class Events, class Tls>
+server(storage_view, Handler&, Gate&, Events&, Tls&)
+    -> server<Handler, default_backend, Gate, Events, Tls>;
 
 /// For the end of main: one line to standard error if something failed, and the exit code.
-template <class Handler, class Backend, class Gate, class Events>
-int report(const char* program, const server<Handler, Backend, Gate, Events>& of) noexcept {
+template <class Handler, class Backend, class Gate, class Events, class Tls>
+int report(const char* program,
+           const server<Handler, Backend, Gate, Events, Tls>& of) noexcept {
     if (!of.failure()) {
         return 0;
     }

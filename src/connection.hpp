@@ -107,6 +107,7 @@ struct listener_entry {
     deadlines times;
     proxy_mode proxy_required;
     proxy_accept versions;
+    tls_mode tls;
     bool tcp6_with_ipv4;
     bool lockdown_exempt;
     detail::atomic<std::uint32_t> removed;  // by remove_listener: its entry may be used again
@@ -235,7 +236,7 @@ public:
     /// Bytes that `write` would take now.
     std::size_t room() const noexcept;
 
-    /// Bytes queued and not yet taken by the kernel.
+    /// Bytes queued and not yet taken by the kernel; over TLS: not yet encrypted.
     std::uint64_t output_bytes() const noexcept;
 
     // ---- input
@@ -333,7 +334,11 @@ public:
     const proxy::header* proxy_header() const noexcept;
     /// The word given to `connect`.
     std::uint64_t connect_word() const noexcept;
-    /// Bytes received and sent so far.
+    /// The session's number in the server's TLS policy, to ask that what was negotiated; 0: no TLS.
+    std::uint32_t tls_session() const noexcept {
+        return overflow_ == 0 && origin() == netio::origin::accepted ? overflow_end_ : 0;
+    }
+    /// Bytes received and sent so far: over TLS, its records.
     std::uint64_t bytes_in() const noexcept { return bytes_in_; }
     std::uint64_t bytes_out() const noexcept { return bytes_out_; }
     /// Milliseconds since accept or connect, in steps of 16.
@@ -354,7 +359,7 @@ public:
     }
 
 private:
-    template <class Handler, class Backend, class Gate, class Events>
+    template <class Handler, class Backend, class Gate, class Events, class Tls>
     friend class reactor;
     friend class buffer;
     friend class stream;
@@ -463,7 +468,8 @@ private:
     std::uint32_t window_begin_;
     std::uint32_t window_end_;
     std::uint32_t overflow_;       // a second received buffer: index + 1
-    std::uint32_t overflow_end_;   // until an outgoing one opens: see `attempt_of`
+    // Its end. Over TLS, where there is none, the session; of one that is dialled: `attempt_of`.
+    std::uint32_t overflow_end_;
     std::uint32_t due_next_;       // index + 1
     std::uint32_t waits_next_;     // index + 1
     std::uint32_t waits_prev_;     // index + 1
@@ -486,7 +492,8 @@ private:
     std::uint8_t lane_;
     std::uint8_t origin_ : 2;
     bool answering_ : 1;           // in an exchange, and it is not the peer's turn
-    std::uint8_t sent_in_ : 5;     // the last bits of the turn that last sent
+    bool fin_seen_ : 1;            // over TLS, whose own end is what counts
+    std::uint8_t sent_in_ : 4;     // the last bits of the turn that last sent
 };
 static_assert(static_cast<std::uint8_t>(close_kind::count_) <= 32, "five bits hold a reason");
 static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");

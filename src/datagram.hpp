@@ -76,7 +76,7 @@ public:
     socket_handle native_handle() const noexcept { return handle_; }
 
 private:
-    template <class Handler, class Backend, class Gate, class Events>
+    template <class Handler, class Backend, class Gate, class Events, class Tls>
     friend class reactor;
 
     datagram_socket(void* worker, const detail::datagram_calls& calls, datagram_id id,

@@ -385,7 +385,7 @@ constexpr bool resets(close_kind kind) noexcept {
 }
 
 /// A close_kind with its detail: the refusal cause (and above it the gate's code), the killer's
-/// reason, the gate's code or the error of io, proxy_invalid and connect_failed.
+/// reason, the gate's or the TLS policy's code, the error of io, proxy_invalid and connect_failed.
 struct close_reason {
     close_kind kind = close_kind::none;
     std::uint16_t detail = 0;
@@ -393,7 +393,7 @@ struct close_reason {
     constexpr refusal_cause cause() const noexcept {
         return static_cast<refusal_cause>(detail & 0xFF);
     }
-    /// The gate's own number: of a refusal by the gate, of a denied write.
+    /// The gate's own number: of a refusal by the gate, of a denied write. The TLS policy's.
     constexpr std::uint16_t code() const noexcept {
         return kind == close_kind::refused ? static_cast<std::uint16_t>(detail >> 8) : detail;
     }
@@ -411,6 +411,7 @@ constexpr std::string_view describe(close_reason reason, std::span<char> out) no
         break;
     case close_kind::killed:
     case close_kind::egress_denied:
+    case close_kind::tls_failed:
         line.put("(").put(std::uint64_t{reason.detail}).put(")");
         break;
     case close_kind::io:

@@ -58,7 +58,9 @@ private:
 
 /// What is about to be sent, in `check`.
 struct write_facts {
-    std::uint64_t byte_count;   ///< given to the kernel if allowed; it may take them in pieces
+    /// Given to the kernel if allowed; it may take them in pieces. Over TLS: plaintext that is
+    /// queued, and ciphertext that is left of what was allowed before.
+    std::uint64_t byte_count;
     std::uint64_t bytes_out;    ///< sent on this connection before
     bool in_exchange;           ///< `phase` says so: a response may have begun
 };

@@ -45,6 +45,7 @@
 #include "src/events.hpp"
 #include "src/hooks.hpp"
 #include "src/gate.hpp"
+#include "src/tls.hpp"
 #include "src/worker.hpp"
 #include "src/server_stats.hpp"
 #include "platform/default_backend.hpp"

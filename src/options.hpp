@@ -15,9 +15,13 @@ enum class proxy_mode : std::uint8_t { off, required };
 /// Which versions a listener takes where the header is required.
 enum class proxy_accept : std::uint8_t { v1, v2, either };
 
+/// Whether connections of a listener speak TLS, from after a PROXY header on. Never guessed.
+enum class tls_mode : std::uint8_t { off, required };
+
 /// Every default time of a connection, in milliseconds; 0 turns a deadline off.
 struct deadlines {
-    std::uint32_t preface_ms = 5'000;    ///< whole PROXY header, absolute from accept; at least 3 s
+    /// PROXY header and TLS handshake together, absolute from accept; at least 3 s
+    std::uint32_t preface_ms = 5'000;
     std::uint32_t idle_ms = 60'000;      ///< nothing either way, outside an exchange
     std::uint32_t read_ms = 30'000;      ///< inside an exchange: no byte came
     std::uint32_t write_ms = 30'000;     ///< output waits and the peer takes nothing
@@ -156,6 +160,8 @@ struct listen_options {
     std::uint32_t header_max = 536;
     /// nginx stream writes one plain IPv4 address after TCP6; taken only where this is set.
     bool tcp6_with_ipv4 = false;
+    /// `required` on a server with a TLS policy (see `no_tls`) only; `listen` refuses it elsewhere.
+    tls_mode tls = tls_mode::off;
     deadlines times{};
     socket_options socket{};
 };

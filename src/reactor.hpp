@@ -5,6 +5,7 @@
 #include "src/events.hpp"
 #include "src/gate.hpp"
 #include "src/hooks.hpp"
+#include "src/tls.hpp"
 #include "src/worker.hpp"
 
 NETIO_BEGIN
@@ -33,20 +34,27 @@ inline constexpr std::uint32_t accept_pause_last_ms = 1000;
 ///
 /// One turn: wait, read the clock, control, dispatch events (starting sends after each callback),
 /// expire deadlines, posts, what is owed, what those touched.
-template <class Handler, class Backend, class Gate, class Events>
+template <class Handler, class Backend, class Gate, class Events, class Tls>
 class reactor {
     static_assert(backend<Backend>, "netio: the backend does not meet the contract");
     static_assert(detail::check_handler<Handler>());
     static_assert(detail::check_gate<Gate>());
+    static_assert(detail::check_tls<Tls>());
     static_assert(detail::burst_kind_count == detail::burst_kinds_max);
     static constexpr bool gated = !std::is_same_v<Gate, allow_all>;
+    static constexpr bool secured = !std::is_same_v<Tls, no_tls>;
     using state = detail::worker_state<Backend>;
     using flags = connection::flag;
     using kind = connection_state_kind;
 
 public:
-    reactor(state& worker, Handler& handler, Gate* gate, Events* events) noexcept
-        : w_(worker), core_(worker.core), handler_(handler), gate_(gate), events_(events) {}
+    reactor(state& worker, Handler& handler, Gate* gate, Events* events, Tls* tls) noexcept
+        : w_(worker),
+          core_(worker.core),
+          handler_(handler),
+          gate_(gate),
+          events_(events),
+          tls_(tls) {}
 
     /// Opens the backend on this thread. Once, before anything else.
     os_status open() noexcept {
@@ -377,7 +385,7 @@ private:
             const std::uint32_t less = times.tighten ? ms >> core_.tightened : ms;
             return less == 0 && ms != 0 ? 1 : less;  // 0 would turn it off
         };
-        if (c.output_.words != 0) {
+        if (has_output(c)) {
             next.consider(c.out_at_, times.write_ms, deadline_kind::write);
             if (times.rate_out != 0 && !c.has(flags::window_inline)) {
                 next.look(c.rates_out_ ? window_end(core_.facts_of(c).out, times)
@@ -386,7 +394,7 @@ private:
         }
         if (c.has(flags::is_parked)) {
             next.until(c.in_at_, deadline_kind::park);
-        } else if (c.output_.words == 0) {  // while output waits, only its own deadline counts
+        } else if (!has_output(c)) {  // while output waits, only its own deadline counts
             const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
             if (c.answering_) {
                 // Neither of them has anything to wait for but the handler.
@@ -408,7 +416,7 @@ private:
 
     /// A request is on its way in, and nothing but its peer keeps it from coming.
     bool is_to_send(const connection& c) const noexcept {
-        return c.state_ == kind::open && c.output_.words == 0 && !c.answering_ &&
+        return c.state_ == kind::open && !has_output(c) && !c.answering_ &&
                core_.pool.room(side::input) != 0 &&
                (c.has(flags::in_exchange) || c.window_end_ != c.window_begin_) &&
                !c.has(flags::is_parked | flags::is_paused | flags::blocked | flags::refused |
@@ -417,7 +425,7 @@ private:
     }
     /// Output waits, and nothing but its peer keeps it from going.
     static bool is_to_take(const connection& c) noexcept {
-        return c.state_ == kind::open && c.output_.words != 0 &&
+        return c.state_ == kind::open && has_output(c) &&
                !c.has(flags::output_dead | flags::window_inline);
     }
 
@@ -786,7 +794,7 @@ private:
         if (!said.allowed()) {
             turn_away(c, refusal_cause::gate, said);
         } else if (c.state_ == kind::open) {
-            open_connection(c);
+            welcome(c);
         } else if (!trusts(core_, from.trusted_first, from.trusted_count, e.peer)) {
             c.because(close_kind::proxy_untrusted);
             begin_close(c, true);
@@ -886,7 +894,7 @@ private:
     /// A last word, then FIN, and a second for the peer to read it; or RST.
     void end_with(connection& c, bytes reply) noexcept {
         // Reserved places are not for refusals: each that is answered has a common one.
-        if (reply.empty() || (!c.in_lane_ && !core_.take_common(c)) ||
+        if (reply.empty() || !may_be_told(c) || (!c.in_lane_ && !core_.take_common(c)) ||
             reply.size() > refusal_bytes_max) {
             begin_close(c, true);
             return;
@@ -1100,7 +1108,7 @@ private:
         } else if (c.has(flags::is_proxied) && !core_.count_source(c)) {
             turn_away(c, refusal_cause::source_cap);
         } else if (!c.has(flags::is_proxied) || readmitted(c)) {
-            open_connection(c);
+            welcome(c);
         }
         core_.opening = nullptr;
     }
@@ -1128,6 +1136,12 @@ private:
     }
 
     void received(connection& c, const event& e) noexcept {
+        if constexpr (secured) {
+            if (c.tls_session() != 0 && !c.has(flags::discarding)) {
+                received_sealed(c, e);
+                return;
+            }
+        }
         const bool into = c.has(flags::receiving_into);
         if (e.disarmed) {
             c.unset(flags::receiving | flags::receiving_into | flags::stopping);
@@ -1319,6 +1333,15 @@ private:
 
     void ended(connection& c) noexcept {
         c.unset(flags::receiving | flags::receiving_into | flags::stopping);
+        if constexpr (secured) {
+            if (c.tls_session() != 0) {
+                c.fin_seen_ = true;
+                if (listens_to_tls(c)) {
+                    ended_sealed(c);
+                    return;
+                }
+            }
+        }
         c.set(flags::peer_ended);
         if (c.state_ == kind::preface) {
             if (c.window_begin_ == c.window_end_) {
@@ -1385,6 +1408,12 @@ private:
         if (c.state_ == kind::closing) {
             return;
         }
+        if constexpr (secured) {
+            if (c.tls_session() != 0) {
+                sent_sealed(c, e.byte_count);
+                return;
+            }
+        }
         took(c, e.byte_count);
         c.out_at_ = core_.now_up_ms;
         if (c.has(flags::refused)) {
@@ -1433,6 +1462,12 @@ private:
     }
 
     void start_output(connection& c) noexcept {
+        if constexpr (secured) {
+            if (c.tls_session() != 0) {
+                start_sealed(c);
+                return;
+            }
+        }
         if (c.output_.words == 0 || c.has(flags::sending | flags::output_dead)) {
             // Whatever brought us here may wait for the end of a send for which nobody waited.
             if constexpr (backend_sends_quietly<Backend>) {
@@ -1473,8 +1508,8 @@ private:
     /// write to one connection in a turn goes out in few pieces: after the first, the next one is
     /// outstanding until the wait, and the rest gathers behind it.
     bool may_send_now(connection& c) noexcept {
-        const bool first = c.sent_in_ != core_.counts.turns % 32;
-        c.sent_in_ = core_.counts.turns % 32;
+        const bool first = c.sent_in_ != core_.counts.turns % 16;
+        c.sent_in_ = core_.counts.turns % 16;
         return (first || &c == core_.current) && !c.has(flags::refused);
     }
 
@@ -1497,6 +1532,11 @@ private:
         if (!c.has(flags::end_wanted) || c.has(flags::sending) ||
             (c.output_.words != 0 && !c.has(flags::output_dead))) {
             return;
+        }
+        if constexpr (secured) {
+            if (c.tls_session() != 0 && !says_goodbye(c)) {
+                return;
+            }
         }
         const bool both_done = c.has(flags::peer_ended) || c.has(flags::output_dead);
         if (c.has(flags::close_wanted) && both_done) {
@@ -1539,6 +1579,11 @@ private:
         if (c.has(flags::kill_wanted)) {
             begin_close(c, true);
             return;
+        }
+        if constexpr (secured) {
+            if (c.tls_session() != 0) {
+                settle_session(c);
+            }
         }
         if (c.state_ == kind::open) {
             start_output(c);
@@ -1595,6 +1640,12 @@ private:
         if (c.has(flags::peer_ended) || !c.has(flags::attached) ||
             c.state_ == kind::connecting) {
             return;
+        }
+        if constexpr (secured) {
+            if (c.tls_session() != 0) {
+                arm_sealed(c);
+                return;
+            }
         }
         const bool discarding = c.has(flags::close_wanted);
         const bool wanted = c.state_ == kind::preface || discarding ||
@@ -1690,6 +1741,11 @@ private:
         tell(c, server_event_kind::closed);
         if (c.has(flags::receiving_into) && !c.has(flags::discarding)) {
             c.window_end_ = c.window_capacity();  // the kernel may have written there unreported
+        }
+        if constexpr (secured) {
+            if (c.tls_session() != 0) {
+                tls_->close_session(c.tls_session());
+            }
         }
         core_.free_slot(c);
         go_on_accepting();
@@ -1904,6 +1960,297 @@ private:
                                : w_.drain_late ? close_kind::drain_deadline
                                                : close_kind::drained;
         finish_dial(at, why, w_.dials[at].is_cancelled ? error::cancelled : failure_of({why}));
+    }
+
+    // ---- TLS: between the kernel and the session's memory ciphertext, between the session and
+    // ---- what every connection has, its window and its queue, plaintext
+
+    static bool speaks_tls(const connection& c) noexcept {
+        return secured && c.tls_session() != 0;
+    }
+    bool wants_tls(const connection& c) const noexcept {
+        return secured && c.listener_ != 255 &&
+               core_.shared->listeners[c.listener_].tls == tls_mode::required;
+    }
+    /// Not yet the kernel's: of TLS the last record is no piece of the queue any more.
+    static bool has_output(const connection& c) noexcept {
+        return c.output_.words != 0 || (speaks_tls(c) && c.has(flags::sending));
+    }
+    /// What arrives is for the session, not to be thrown away.
+    static bool listens_to_tls(const connection& c) noexcept {
+        return (c.state_ == kind::preface || c.state_ == kind::open) &&
+               !c.has(flags::close_wanted | flags::peer_ended);
+    }
+    /// A reply has to be readable: before the handshake is over nobody could, and one behind
+    /// ciphertext that is not sent would be taken for an attack.
+    bool may_be_told(connection& c) const noexcept {
+        if constexpr (secured) {
+            if (wants_tls(c)) {
+                return c.has(flags::opened) && tls_->to_send(c.tls_session()).empty();
+            }
+        }
+        return true;
+    }
+
+    /// Whatever came before the application's bytes is through: the next step.
+    void welcome(connection& c) noexcept {
+        if constexpr (secured) {
+            if (wants_tls(c)) {
+                begin_handshake(c);
+                return;
+            }
+        }
+        open_connection(c);
+    }
+
+    NETIO_COLD void begin_handshake(connection& c) noexcept {
+        const std::uint32_t session = tls_->open_session(c);
+        if (session == 0) {
+            turn_away(c, refusal_cause::busy);
+            return;
+        }
+        c.state_ = kind::preface;
+        c.overflow_end_ = session;
+        go_on_with_handshake(c);
+        settle(c);
+    }
+
+    /// What had come together with the PROXY header goes first. It is the begin of a handshake, for
+    /// the client can't know more before it is answered.
+    void go_on_with_handshake(connection& c) noexcept {
+        feed_rest_of_preface(c);
+        const tls_status now = tls_->status(c.tls_session());
+        if (now == tls_status::failed ||
+            (now != tls_status::handshake && c.window_begin_ != c.window_end_)) {
+            fail_tls(c);
+        } else if (now != tls_status::handshake) {
+            finish_handshake(c);
+        }
+    }
+
+    void feed_rest_of_preface(connection& c) noexcept {
+        while (c.window_begin_ != c.window_end_) {
+            const mutable_bytes space = tls_->receive_space(c.tls_session());
+            const bytes rest = c.input();
+            const std::size_t count = space.size() < rest.size() ? space.size() : rest.size();
+            if (count == 0) {
+                return;
+            }
+            std::memcpy(space.data(), rest.data(), count);
+            core_.counts.bytes_copied += count;
+            c.window_begin_ += static_cast<std::uint32_t>(count);
+            tls_->received(c.tls_session(), count);
+        }
+    }
+
+    /// The PROXY header was kept for on_open.
+    void finish_handshake(connection& c) noexcept {
+        parsed<proxy::header> found;
+        if (c.has(flags::window_inline) || c.window_ != 0) {
+            const detail::listener_entry& from = core_.shared->listeners[c.listener_];
+            found = proxy::parse({c.window_memory(), c.window_end_}, preface_options(from));
+            core_.opening = &found.value;
+        }
+        open_connection(c);
+        core_.opening = nullptr;
+    }
+
+    void received_sealed(connection& c, const event& e) noexcept {
+        c.unset(flags::receiving | flags::stopping);
+        c.bytes_in_ += e.byte_count;
+        core_.counts.bytes_in += e.byte_count;
+        if (e.byte_count != 0 && listens_to_tls(c)) {
+            tls_->received(c.tls_session(), e.byte_count);
+            if (c.state_ == kind::preface) {
+                go_on_with_handshake(c);
+            } else if (c.wants_data() && take_plaintext(c)) {
+                c.in_at_ = core_.now_up_ms;  // pieces of a record prove nothing
+                deliver(c);
+            }
+        }
+        settle(c);
+    }
+
+    /// The peer's FIN. Whether its stream ended with it the session knows.
+    void ended_sealed(connection& c) noexcept {
+        if (c.state_ == kind::preface) {
+            c.because(c.bytes_in_ == 0 ? close_kind::peer_closed : close_kind::tls_failed);
+            begin_close(c, false);
+            return;
+        }
+        tls_->end_of_input(c.tls_session());
+        settle(c);
+    }
+
+    /// Moves what is decrypted into the window, as far as that has room. True: there is news.
+    bool take_plaintext(connection& c) noexcept {
+        const std::uint32_t session = c.tls_session();
+        bool news = false;
+        for (bytes in = tls_->plaintext(session); !in.empty(); in = tls_->plaintext(session)) {
+            const std::size_t count = append_plaintext(c, in);
+            if (count == 0) {
+                return news;
+            }
+            tls_->consumed(session, count);
+            news = true;
+        }
+        const tls_status now = tls_->status(session);
+        if (now == tls_status::closed && !c.has(flags::end_wanted)) {
+            give_up_output(c);
+            c.set(flags::end_wanted);
+        }
+        if (now == tls_status::ended || now == tls_status::closed) {
+            c.set(flags::peer_ended);
+            news = true;
+        }
+        return news;
+    }
+
+    std::size_t append_plaintext(connection& c, bytes in) noexcept {
+        if (c.window_ == 0) {
+            const std::uint32_t index = core_.pool.take(side::input);
+            if (index == none_index) {
+                core_.wait_for_pool(c, side::input);
+                return 0;
+            }
+            c.window_ = index + 1;
+        }
+        compact(c, core_.pool.buffer_bytes());
+        const std::size_t room = c.window_capacity() - c.window_end_;
+        const std::size_t count = room < in.size() ? room : in.size();
+        if (count != 0) {
+            std::memcpy(c.window_memory() + c.window_end_, in.data(), count);
+            core_.counts.bytes_copied += count;
+            c.window_end_ += static_cast<std::uint32_t>(count);
+        }
+        return count;
+    }
+
+    /// A session may have come further by whatever happened, not only by what arrived.
+    void settle_session(connection& c) noexcept {
+        if (c.state_ == kind::preface) {
+            start_sealed(c);
+            return;
+        }
+        if (c.fin_seen_ && c.has(flags::close_wanted)) {
+            c.set(flags::peer_ended);
+        }
+        if (!c.wants_data()) {
+            return;
+        }
+        if (!c.has(flags::peer_ended) && take_plaintext(c)) {
+            c.set(flags::data_due);
+        }
+        if (!c.has(flags::data_due) && tls_->status(c.tls_session()) == tls_status::failed &&
+            tls_->plaintext(c.tls_session()).empty()) {
+            fail_tls(c);
+        }
+    }
+
+    void give_up_output(connection& c) noexcept {
+        if (c.output_.words != 0) {
+            c.output().clear();
+        }
+        c.no_more_room();
+    }
+
+    /// What the session has to say about it is flushed, then comes FIN, and a second for the peer
+    /// to read that; as with a refusal.
+    NETIO_COLD void fail_tls(connection& c) noexcept {
+        c.because(close_kind::tls_failed, tls_->code(c.tls_session()));
+        give_up_output(c);
+        c.state_ = kind::open;
+        c.out_at_ = core_.now_up_ms;
+        c.bounded_ = true;
+        c.exchange_ends_in(refusal_linger_ms);
+        c.set(flags::close_wanted | flags::end_wanted);
+        if (c.fin_seen_) {
+            c.set(flags::peer_ended);
+        }
+    }
+
+    void arm_sealed(connection& c) noexcept {
+        if (c.has(flags::receiving) || c.fin_seen_) {
+            return;  // one that is paused meanwhile takes no more than the session's space
+        }
+        if (c.has(flags::close_wanted)) {
+            receive_to_discard(c);
+        } else if (!c.has(flags::is_paused | flags::is_parked)) {
+            receive_sealed(c);
+        }
+    }
+
+    void receive_sealed(connection& c) noexcept {
+        if (c.state_ == kind::preface && c.window_begin_ != c.window_end_) {
+            return;  // what is left of the preface goes first
+        }
+        const mutable_bytes space = tls_->receive_space(c.tls_session());
+        if (!space.empty()) {
+            c.set(flags::receiving);
+            w_.backend.start_receive(who_of(c), space, 0);
+        }
+    }
+
+    /// Encrypts as much of the queue as the session takes and starts to send what came of it. The
+    /// gate is asked before: what it denies is not even encrypted, but for what it allowed once
+    /// and the kernel had no room for.
+    void start_sealed(connection& c) noexcept {
+        if (c.has(flags::sending | flags::output_dead)) {
+            return;
+        }
+        const std::uint32_t session = c.tls_session();
+        const std::uint64_t count = c.output_bytes() + tls_->to_send(session).size();
+        if (c.has(flags::opened) && count != 0 && !may_leave(c, count)) {
+            return;
+        }
+        if (c.output_.words != 0) {
+            seal_output(c);
+        }
+        const bytes sealed = tls_->to_send(session);
+        if (!sealed.empty()) {
+            c.out_at_ = core_.now_up_ms;
+            c.set(flags::sending);
+            w_.backend.start_send(who_of(c), {&sealed, 1});
+        }
+    }
+
+    void seal_output(connection& c) noexcept {
+        bytes pieces[output_pieces_max];
+        const std::uint32_t count = c.output().gather(pieces);
+        for (std::uint32_t at = 0; at < count; ++at) {
+            const std::size_t taken = tls_->write(c.tls_session(), pieces[at]);
+            c.output().drop_sent(taken);
+            if (taken != pieces[at].size()) {
+                return;
+            }
+        }
+    }
+
+    void sent_sealed(connection& c, std::uint32_t count) noexcept {
+        tls_->sent(c.tls_session(), count);
+        c.bytes_out_ += count;
+        core_.counts.bytes_out += count;
+        c.out_at_ = core_.now_up_ms;
+        if (c.state_ == kind::preface) {
+            go_on_with_handshake(c);
+        } else {
+            start_sealed(c);  // which makes the room that is offered
+            if (c.state_ != kind::closing && c.has(flags::refused)) {
+                offer_room(c);
+            }
+            c.rates_out_ = c.rates_out_ && has_output(c);
+        }
+        settle(c);
+    }
+
+    /// The queue is flushed and nothing will follow: close_notify. True once that is sent, too.
+    bool says_goodbye(connection& c) noexcept {
+        if (c.has(flags::output_dead | flags::end_done)) {
+            return true;
+        }
+        tls_->end(c.tls_session());
+        start_sealed(c);
+        return !c.has(flags::sending) && c.state_ != kind::closing;
     }
 
     // ---- control: listeners, stop, drain
@@ -2240,7 +2587,7 @@ private:
 
     /// Nothing under way: a drain need not wait for it.
     static bool is_idle(const connection& c) noexcept {
-        return c.output_.words == 0 && c.window_begin_ == c.window_end_ && c.overflow_ == 0 &&
+        return !has_output(c) && c.window_begin_ == c.window_end_ && c.overflow_ == 0 &&
                !c.has(flags::in_exchange | flags::is_parked | flags::close_wanted |
                       flags::is_paused);
     }
@@ -2612,6 +2959,7 @@ private:
     Handler& handler_;
     Gate* gate_;
     Events* events_;
+    [[no_unique_address]] detail::tls_pointer<Tls> tls_;
 };
 
 NETIO_END

@@ -58,40 +58,46 @@ struct drain_report {
 /// else the thread of the worker it concerns. The destructor ends what is left: by then no other
 /// thread may use the server.
 template <class Handler, class Backend = default_backend, class Gate = allow_all,
-          class Events = no_events>
+          class Events = no_events, class Tls = no_tls>
 class server {
     using state = detail::worker_state<Backend>;
     using layout = detail::storage_layout<Backend>;
-    using loop = reactor<Handler, Backend, Gate, Events>;
+    using loop = reactor<Handler, Backend, Gate, Events, Tls>;
     static constexpr bool open_to_all = std::is_same_v<Gate, allow_all>;
     static constexpr bool unobserved = std::is_same_v<Events, no_events>;
+    static constexpr bool plain = std::is_same_v<Tls, no_tls>;
 
 public:
-    /// With the memory and the handler come a gate, if it has one (see `allow_all`), and an
-    /// observer, if it has one (see `no_events`). All of them must outlive it.
+    /// With the memory and the handler come a gate, if it has one (see `allow_all`), an observer,
+    /// if it has one (see `no_events`), and a TLS policy, if it has one (see `no_tls`). All of them
+    /// must outlive it.
     template <limits Sizes, class... Policies>
     server(storage<Sizes, Backend>& box, Handler& handler, Policies&... policies) noexcept
         : server(storage_view{box.memory, Sizes}, handler, policies...) {}
     server(storage_view box, Handler& handler) noexcept
-        requires(open_to_all && unobserved)
-        : handler_(handler) {
-        build(box);
-    }
+        requires(open_to_all && unobserved && plain)
+        : server(box, handler, nullptr, nullptr, nullptr) {}
     server(storage_view box, Handler& handler, Events& events) noexcept
-        requires(open_to_all && !unobserved)
-        : handler_(handler), events_(&events) {
-        build(box);
-    }
+        requires(open_to_all && !unobserved && plain)
+        : server(box, handler, nullptr, &events, nullptr) {}
     server(storage_view box, Handler& handler, Gate& gate) noexcept
-        requires(!open_to_all && unobserved)
-        : handler_(handler), gate_(&gate) {
-        build(box);
-    }
+        requires(!open_to_all && unobserved && plain)
+        : server(box, handler, &gate, nullptr, nullptr) {}
     server(storage_view box, Handler& handler, Gate& gate, Events& events) noexcept
-        requires(!open_to_all && !unobserved)
-        : handler_(handler), gate_(&gate), events_(&events) {
-        build(box);
-    }
+        requires(!open_to_all && !unobserved && plain)
+        : server(box, handler, &gate, &events, nullptr) {}
+    server(storage_view box, Handler& handler, Tls& tls) noexcept
+        requires(open_to_all && unobserved && !plain)
+        : server(box, handler, nullptr, nullptr, &tls) {}
+    server(storage_view box, Handler& handler, Events& events, Tls& tls) noexcept
+        requires(open_to_all && !unobserved && !plain)
+        : server(box, handler, nullptr, &events, &tls) {}
+    server(storage_view box, Handler& handler, Gate& gate, Tls& tls) noexcept
+        requires(!open_to_all && unobserved && !plain)
+        : server(box, handler, &gate, nullptr, &tls) {}
+    server(storage_view box, Handler& handler, Gate& gate, Events& events, Tls& tls) noexcept
+        requires(!open_to_all && !unobserved && !plain)
+        : server(box, handler, &gate, &events, &tls) {}
     server(const server&) = delete;
     server& operator=(const server&) = delete;
     /// Ends every connection as `stop` does, with RST, and waits for the kernel's last word on
@@ -600,6 +606,11 @@ private:
 
     // ---- building
 
+    server(storage_view box, Handler& handler, Gate* gate, Events* events, Tls* tls) noexcept
+        : handler_(handler), gate_(gate), events_(events), tls_(tls) {
+        build(box);
+    }
+
     void build(storage_view view) noexcept {
         if (const char* field = wrong_field(view.sizes); field != nullptr) {
             fail("limits", field, error::limits_invalid);
@@ -725,7 +736,7 @@ private:
         return *reinterpret_cast<state*>(workers_ + worker * worker_bytes_);
     }
     loop loop_of(std::uint32_t worker) noexcept {
-        return loop(worker_of(worker), handler_, gate_, events_);
+        return loop(worker_of(worker), handler_, gate_, events_, tls_);
     }
 
     // ---- options
@@ -835,7 +846,11 @@ private:
             failure_.given = sizes_.workers_max;
             return field_refused("worker");
         }
-        if (wanted.proxy == proxy_mode::required && wanted.times.preface_ms < 3000) {
+        if (wanted.tls != tls_mode::off && plain) {
+            return field_refused("tls", error::not_supported);  // there is no policy to speak it
+        }
+        if ((wanted.proxy == proxy_mode::required || wanted.tls == tls_mode::required) &&
+            wanted.times.preface_ms < 3000) {
             failure_.needed = 3000;
             failure_.given = wanted.times.preface_ms;
             fail("listen", "preface_ms", error::option_invalid);
@@ -861,6 +876,7 @@ private:
         entry.header_max = wanted.header_max;
         entry.proxy_required = wanted.proxy;
         entry.versions = wanted.versions;
+        entry.tls = wanted.tls;
         entry.tcp6_with_ipv4 = wanted.tcp6_with_ipv4;
         entry.lockdown_exempt = wanted.lockdown_exempt;
         return true;
@@ -1116,6 +1132,7 @@ private:
     Handler& handler_;
     Gate* gate_ = nullptr;      // none is asked for where Gate is allow_all
     Events* events_ = nullptr;  // nor here where Events is no_events
+    Tls* tls_ = nullptr;        // nor here where Tls is no_tls
     netio::failure failure_{};
     limits sizes_{};
     mutable_bytes memory_{};
@@ -1137,6 +1154,19 @@ server(storage<Sizes, Backend>&, Handler&, Gate&) -> server<Handler, Backend, Ga
 template <limits Sizes, class Backend, class Handler, class Gate, class Events>
 server(storage<Sizes, Backend>&, Handler&, Gate&, Events&)
     -> server<Handler, Backend, Gate, Events>;
+template <limits Sizes, class Backend, class Handler, detail::looks_like_tls Tls>
+server(storage<Sizes, Backend>&, Handler&, Tls&)
+    -> server<Handler, Backend, allow_all, no_events, Tls>;
+template <limits Sizes, class Backend, class Handler, class Events, detail::looks_like_tls Tls>
+server(storage<Sizes, Backend>&, Handler&, Events&, Tls&)
+    -> server<Handler, Backend, allow_all, Events, Tls>;
+template <limits Sizes, class Backend, class Handler, detail::looks_like_gate Gate,
+          detail::looks_like_tls Tls>
+server(storage<Sizes, Backend>&, Handler&, Gate&, Tls&)
+    -> server<Handler, Backend, Gate, no_events, Tls>;
+template <limits Sizes, class Backend, class Handler, class Gate, class Events, class Tls>
+server(storage<Sizes, Backend>&, Handler&, Gate&, Events&, Tls&)
+    -> server<Handler, Backend, Gate, Events, Tls>;
 template <class Handler>
 server(storage_view, Handler&) -> server<Handler>;
 template <class Handler, class Events>
@@ -1146,10 +1176,23 @@ server(storage_view, Handler&, Gate&) -> server<Handler, default_backend, Gate>;
 template <class Handler, class Gate, class Events>
 server(storage_view, Handler&, Gate&, Events&)
     -> server<Handler, default_backend, Gate, Events>;
+template <class Handler, detail::looks_like_tls Tls>
+server(storage_view, Handler&, Tls&)
+    -> server<Handler, default_backend, allow_all, no_events, Tls>;
+template <class Handler, class Events, detail::looks_like_tls Tls>
+server(storage_view, Handler&, Events&, Tls&)
+    -> server<Handler, default_backend, allow_all, Events, Tls>;
+template <class Handler, detail::looks_like_gate Gate, detail::looks_like_tls Tls>
+server(storage_view, Handler&, Gate&, Tls&)
+    -> server<Handler, default_backend, Gate, no_events, Tls>;
+template <class Handler, class Gate, class Events, class Tls>
+server(storage_view, Handler&, Gate&, Events&, Tls&)
+    -> server<Handler, default_backend, Gate, Events, Tls>;
 
 /// For the end of main: one line to standard error if something failed, and the exit code.
-template <class Handler, class Backend, class Gate, class Events>
-int report(const char* program, const server<Handler, Backend, Gate, Events>& of) noexcept {
+template <class Handler, class Backend, class Gate, class Events, class Tls>
+int report(const char* program,
+           const server<Handler, Backend, Gate, Events, Tls>& of) noexcept {
     if (!of.failure()) {
         return 0;
     }

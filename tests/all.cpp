@@ -49,6 +49,7 @@
 #include "tests/server_rules_test.cpp"
 #include "tests/server_stats_test.cpp"
 #include "tests/server_test.cpp"
+#include "tests/server_tls_test.cpp"
 #include "tests/service_blocking_test.cpp"
 #include "tests/service_epoll_test.cpp"
 #include "tests/service_io_uring_test.cpp"

@@ -158,6 +158,14 @@ TEST_CASE("blocking pool: recv gives what is there, and the rest to the next rec
     CHECK(w.handler.reasons[0].kind == close_kind::peer_closed);
 }
 
+TEST_CASE("blocking pool: it has no TLS, and says so by the field") {
+    pool_world<> w;
+    netio::listen_options how;
+    how.tls = netio::tls_mode::required;
+    CHECK(w.pool->listen(how) == error::not_supported);
+    CHECK(std::string_view(w.pool->failure().subject) == "tls");
+}
+
 TEST_CASE("blocking pool: bytes and the end that come at once are both seen") {
     pool_world<> w;
     w.listen();

@@ -1733,8 +1733,9 @@ inline void life::datagram_out() noexcept {
     endpoint bare = to;
     bare.reserved = 0;
     net.send_datagram(datagram_peer_, bare, text);
-    const bool twice = net.options.weights[static_cast<std::size_t>(sim_fault::datagram_twice)] != 0;
-    stranger_[at].in += std::max<std::size_t>(text.size(), 1) * (twice ? 2 : 1);
+    constexpr auto twice = static_cast<std::size_t>(sim_fault::datagram_twice);
+    stranger_[at].in +=
+        std::max<std::size_t>(text.size(), 1) * (net.options.weights[twice] != 0 ? 2 : 1);
     if (one_in(2)) {
         const std::vector<std::byte> own = datagram_text();
         count_answer(at, own, service_->send_to(at, ipv4(192, 0, 2, 77, 777), own));

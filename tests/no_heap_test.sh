@@ -13,9 +13,10 @@ first_example=examples/echo.cpp
 
 # object_of SOURCE COMPILER: nothing undefined that allocates or throws; links with plain gcc.
 object_of() {
-    local source=$1 compiler=$2 name object found
+    local source=$1 compiler=$2 name object found libraries
     name="$(basename "$source" .cpp) by $compiler"
     object=$NETIO_BUILD/${source//\//.}.$compiler
+    mapfile -t libraries < <(head -n 1 "$source" | grep -oE -- '-l[a-z0-9]+')
     if ! "$compiler" "${plain[@]}" -c "$source" -o "$object.o" >"$object.log" 2>&1; then
         tail -n 20 "$object.log"
         echo "not ok no_heap: $name compiles: see above"
@@ -33,7 +34,8 @@ object_of() {
         return  # one for all: the others are linked at length
     fi
     if "$compiler" "${plain[@]}" "${bare[@]}" -c "$source" -o "$object.bare.o" \
-        >"$object.log" 2>&1 && gcc "$object.bare.o" -o "$object.by_gcc" >>"$object.log" 2>&1; then
+        >"$object.log" 2>&1 && gcc "$object.bare.o" -o "$object.by_gcc" "${libraries[@]}" \
+        >>"$object.log" 2>&1; then
         echo "ok no_heap: $name links with plain gcc"
     else
         tail -n 20 "$object.log"

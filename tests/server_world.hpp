@@ -24,12 +24,13 @@ inline constexpr netio::limits small_limits{.connections_max = 16,
 
 /// One server in one simulated network; the personality says whether the kernel behaves like a
 /// readiness loop or like a completion ring. Ends with every pool full again.
-template <class Handler = scripted, class Gate = netio::allow_all>
+template <class Handler = scripted, class Gate = netio::allow_all, class Tls = netio::no_tls>
 struct server_world {
-    using server_type = netio::server<Handler, simulator, Gate, remembering>;
+    using server_type = netio::server<Handler, simulator, Gate, remembering, Tls>;
 
     Handler handler{};
     Gate gate{};
+    Tls tls{};
     remembering events;
     netio::limits sizes;
     fresh_memory memory;
@@ -44,10 +45,17 @@ struct server_world {
           net(sim_chooser(seed), personality(how, proactor)) {
         net.enter();
         const netio::storage_view box{memory.all(), sizes};
-        if constexpr (std::is_same_v<Gate, netio::allow_all>) {
-            server = std::make_unique<server_type>(box, handler, events);
-        } else {
+        constexpr bool gated = !std::is_same_v<Gate, netio::allow_all>;
+        if constexpr (!std::is_same_v<Tls, netio::no_tls>) {
+            if constexpr (gated) {
+                server = std::make_unique<server_type>(box, handler, gate, events, tls);
+            } else {
+                server = std::make_unique<server_type>(box, handler, events, tls);
+            }
+        } else if constexpr (gated) {
             server = std::make_unique<server_type>(box, handler, gate, events);
+        } else {
+            server = std::make_unique<server_type>(box, handler, events);
         }
         REQUIRE(server->failure().code == netio::error::none);
     }

@@ -9,6 +9,7 @@
 #include "tests/service_memory.hpp"
 #include "tests/service_proxy.hpp"
 #include "tests/service_server.hpp"
+#include "tests/service_tls.hpp"
 
 #include <array>
 
@@ -28,6 +29,7 @@ class service_cases {
     using vectors = service_proxy<Backend>;
     using memory = service_memory<Backend>;
     using limits = service_limits_of<Backend>;
+    using secured = service_tls<Backend>;
 
 public:
     service_cases() {
@@ -129,6 +131,13 @@ private:
         service_case{"wiping", "nothing of closed connections is left in the storage",
                      memory::wiped},
         service_case{"wiping", "switched off, the marker is found", memory::not_wiped_is_found},
+        service_case{"TLS", "echoes much both ways and ends in order", secured::echoes},
+        service_case{"TLS", "a handshake begins behind the PROXY header", secured::behind_proxy},
+        service_case{"TLS", "a FIN alone is told as a failure", secured::truncated},
+        service_case{"TLS", "a bad record gets an alert", secured::bad_record},
+        service_case{"TLS", "clients beyond the sessions are refused", secured::too_many},
+        service_case{"TLS", "a handshake meets the preface's deadline", secured::slow_handshake},
+        service_case{"TLS", "a kill and a stop give sessions back", secured::killed},
     };
 };
 

@@ -81,11 +81,11 @@ inline constexpr int service_turns_max = 10'000;
 /// events that decide, not how fast a machine is.
 inline constexpr std::uint64_t service_hurry = 1'000'000'000;
 
-template <class Backend, class Gate = netio::allow_all>
+template <class Backend, class Gate = netio::allow_all, class Tls = netio::no_tls>
 class service_world {
 public:
     using kernel = service_kernel<Backend>;
-    using server_type = netio::server<scripted, kernel, Gate, remembering>;
+    using server_type = netio::server<scripted, kernel, Gate, remembering, Tls>;
 
     explicit service_world(const netio::limits& chosen = service_limits, std::uint64_t skip_ns = 0)
         : sizes_(chosen), memory(netio::bytes_needed<kernel>(chosen)) {
@@ -93,7 +93,9 @@ public:
         client_os::start();
         handles_before_ = client_os::open_handles();
         const netio::storage_view box{memory.all(), sizes_};
-        if constexpr (std::is_same_v<Gate, netio::allow_all>) {
+        if constexpr (!std::is_same_v<Tls, netio::no_tls>) {
+            server_.emplace(box, handler, events, tls);
+        } else if constexpr (std::is_same_v<Gate, netio::allow_all>) {
             server_.emplace(box, handler, events);
         } else {
             server_.emplace(box, handler, gate, events);
@@ -173,6 +175,7 @@ private:
 public:
     scripted handler;
     Gate gate{};
+    Tls tls{};
     remembering events;
     fresh_memory memory;
     bool checks_handles = true;  // a case may do that itself
