@@ -569,7 +569,9 @@ inline void life::after_turn(std::uint32_t worker, std::uint64_t begun_ns) noexc
         life_record* r = record_of(id);
         if (r != nullptr && !r->closed_told) {  // it took effect in this turn
             r->cut = r->cut || r->wish == kill_kind::kill;
-            const bool may_linger = r->close_called;  // by which the exchange was over
+            // By which the exchange was over: the handler's close, or an end for being idle.
+            const bool may_linger = r->close_called || phase_ >= phase_of_life::draining ||
+                                    was_shed(lane_of(id), r->begun_ns);
             r->close_called = r->end_called = true;
             if (r->opened && r->exchange_ms != 0 && !may_linger) {
                 promises_.push_back({id, r->exchange_ns + r->exchange_ms * ms_ns, 0, 0,
