@@ -3166,8 +3166,9 @@ public:
 
     /// `words` are `count` (as of `words_for`) 8-byte words, all zero, best at the begin of a line
     /// of the cache. `key` is random and secret. Before any other call.
+    /// `one_thread`: only one counts, so nothing is locked and nothing looked at twice.
     void attach(std::byte* words, std::uint32_t count, std::uint64_t key_low,
-                std::uint64_t key_high) noexcept {
+                std::uint64_t key_high, bool one_thread = false) noexcept {
         static_assert(word::is_always_lock_free, "netio: 64-bit atomics without locks are needed");
         NETIO_ASSERT(words != nullptr && reinterpret_cast<std::uintptr_t>(words) % 8 == 0);
         NETIO_ASSERT(count >= 2 * line_places && (count & (count - 1)) == 0);
@@ -3175,6 +3176,7 @@ public:
         count_ = count;
         key_[0] = key_low;
         key_[1] = key_high;
+        one_thread_ = one_thread;
     }
 
     /// One more connection of this source: the place it is counted in, to be given back once with
@@ -3197,6 +3199,10 @@ public:
             }
             std::uint64_t seen = now.value;
             const std::uint64_t wanted = now.place != none_index ? seen + 1 : at.tag << 24 | 1;
+            if (one_thread_) {
+                words_[place].store(wanted, detail::ordering::relaxed);
+                return place;
+            }
             if (!words_[place].compare_exchange_weak(seen, wanted)) {
                 continue;
             }
@@ -3216,6 +3222,10 @@ public:
         word& at = place == count_ ? shared_ : words_[place];
         std::uint64_t seen = at.load(detail::ordering::relaxed);
         NETIO_ASSERT((seen & count_mask) != 0);
+        if (one_thread_ && place != count_) {
+            at.store((seen & count_mask) == 1 ? 0 : seen - 1, detail::ordering::relaxed);
+            return;
+        }
         while (!at.compare_exchange_weak(seen, (seen & count_mask) == 1 ? 0 : seen - 1)) {
         }
     }
@@ -3302,6 +3312,7 @@ private:
     word* words_ = nullptr;
     std::uint32_t count_ = 0;
     std::uint64_t key_[2] = {};
+    bool one_thread_ = false;
     // Zero by themselves. With an initialiser here g++ 12 leaves out the constructor it calls where
     // this is a member's member: an undefined reference.
     Atomic<std::uint64_t> shared_;
@@ -7431,7 +7442,7 @@ public:
     /// Bytes received and sent so far: over TLS, its records.
     std::uint64_t bytes_in() const noexcept { return bytes_in_; }
     std::uint64_t bytes_out() const noexcept { return bytes_out_; }
-    /// Milliseconds since accept or connect, in steps of 16.
+    /// Milliseconds since accept or connect, in steps of 64.
     std::uint64_t age_ms() const noexcept;
     connection_state_kind state_kind() const noexcept { return state_; }
     /// The descriptor; no_handle once the connection is closing. Of a named pipe the lower 32 bits
@@ -7480,7 +7491,7 @@ private:
         preface_buffer = 1u << 21,  // the window is charged to the preface quota
         window_inline = 1u << 22,   // the window is the inline ingress
         has_destination = 1u << 23,
-        counted = 1u << 24,         // in the global and the listener's count
+        mid_answer = 1u << 24,      // a gate let something out since the last step of `phase`
         waits_for_input = 1u << 25,  // or an input buffer; never in both lists
         attached = 1u << 26,        // the backend knows the handle
         output_used = 1u << 27,     // the output words were touched
@@ -7563,7 +7574,8 @@ private:
     std::uint32_t due_next_;       // index + 1
     std::uint32_t waits_next_;     // index + 1
     std::uint32_t waits_prev_;     // index + 1
-    std::uint32_t opened_at_;      // in units of 16 ms since the worker opened: two years of them
+    std::uint32_t opened_at_ : 30;  // in units of 64 ms since the worker opened: two years of them
+    std::uint32_t is_counted_ : 1;  // in the global and the listener's count
     std::uint32_t tag_;            // of the gate
     std::uint32_t source_place_;   // in the table of sources: place + 1
     std::uint16_t reason_detail_;
@@ -7756,7 +7768,7 @@ struct worker_core {
             c.listener_ = 255;
             c.in_at_ = now_up_ms;
             c.out_at_ = now_up_ms;
-            c.opened_at_ = static_cast<std::uint32_t>(now_ms / 16);
+            c.opened_at_ = now_ms / 64 & 0x3FFFFFFF;
             kills.begin(index, slots.generation(index));
         }
         return index;
@@ -8175,6 +8187,9 @@ NETIO_WRAPS inline std::uint64_t connection::exchange_due() const noexcept {
 
 inline void connection::phase(netio::phase now) noexcept {
     answering_ = now == netio::phase::answer;
+    if ((now == netio::phase::idle) == has(in_exchange) && output_.words == 0 && !has(sending)) {
+        unset(mid_answer);
+    }
     if (now == netio::phase::idle) {
         unset(in_exchange);
         exchange_due_ = 0;
@@ -8277,9 +8292,8 @@ inline proxy::tlv_list connection::tlvs() const noexcept {
 inline std::uint64_t connection::connect_word() const noexcept {
     return origin() == netio::origin::connected ? core().word_of(index()) : 0;
 }
-inline std::uint64_t connection::age_ms() const noexcept {
-    const auto now = static_cast<std::uint32_t>(core().now_ms / 16);
-    return std::uint64_t{now - opened_at_} * 16;
+NETIO_WRAPS inline std::uint64_t connection::age_ms() const noexcept {
+    return ((core().now_ms / 64 - opened_at_) & 0x3FFFFFFF) * 64;
 }
 inline void* connection::user_memory() noexcept {
     set(user_used);
@@ -8315,7 +8329,7 @@ inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
             return false;
         }
     }
-    c.set(connection::counted);
+    c.is_counted_ = 1;
     return true;
 }
 
@@ -8385,8 +8399,8 @@ inline void worker_core::count_out(connection& c) noexcept {
         shared->sources.release(c.source_place_ - 1);
         c.source_place_ = 0;
     }
-    if (c.has(connection::counted)) {
-        c.unset(connection::counted);
+    if (c.is_counted_ != 0) {
+        c.is_counted_ = 0;
         shared->open_count.fetch_sub(1, detail::ordering::relaxed);
         if (c.listener_ != 255) {
             // Whoever takes the listener's place next sees that nobody reads its entry any more.
@@ -19358,6 +19372,10 @@ struct write_facts {
     std::uint64_t byte_count;
     std::uint64_t bytes_out;    ///< sent on this connection before
     bool in_exchange;           ///< `phase` says so: a response may have begun
+    /// These bytes begin a response, as far as the handler's `phase` tells: a last reply in their
+    /// place is one that the peer can read. True for the first output of all, and for the first
+    /// after a step from one phase to another at which nothing was waiting to leave; else false.
+    bool at_boundary;
 };
 
 /// What a gate says of a send, in `check`.
@@ -19368,7 +19386,7 @@ public:
     /// `on_denied(c, code)` called, the connection reset, with `egress_denied(code)` as its reason.
     static constexpr egress deny(std::uint16_t code = 0) noexcept { return {false, code, {}}; }
     /// The same, but for a last reply in place of what was queued: as verdict::refuse has it. For a
-    /// denial on the boundary of a response, see `write_facts::in_exchange`.
+    /// denial on the boundary of a response, see `write_facts::at_boundary`.
     static constexpr egress deny(std::uint16_t code, bytes reply) noexcept {
         return {false, code, reply};
     }
@@ -21262,12 +21280,14 @@ private:
             if (c.refusal_) {
                 return true;  // the gate's own words
             }
-            const write_facts facts{count, c.bytes_out_, c.has(flags::in_exchange)};
+            const write_facts facts{count, c.bytes_out_, c.has(flags::in_exchange),
+                                    !c.has(flags::mid_answer)};
             const egress said = gate_->check(c, facts);
             if (!said.allowed()) {
                 deny(c, said);
                 return false;
             }
+            c.set(flags::mid_answer);
         }
         return true;
     }
@@ -21712,7 +21732,7 @@ private:
     bool is_calm(const connection& c) const noexcept {
         constexpr std::uint32_t harmless = flags::receiving | flags::opened | flags::user_used |
                                            flags::is_proxied | flags::has_destination |
-                                           flags::counted | flags::attached | flags::output_used;
+                                           flags::mid_answer | flags::attached | flags::output_used;
         const std::uint32_t idle_ms = core_.times_of(c).idle_ms;
         return (c.flags_ & ~harmless) == 0 && c.has(flags::receiving) && c.output_.words == 0 &&
                c.window_begin_ == c.window_end_ && c.state_ == kind::open && !w_.ends_idle &&
@@ -24146,7 +24166,7 @@ private:
                 return false;
             }
             shared_->sources.attach(shared_->source_words, shared_->source_words_count, key[0],
-                                    key[1]);
+                                    key[1], worker_count() == 1);
             shared_->sources_ready = true;
         }
         return true;

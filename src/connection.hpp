@@ -341,7 +341,7 @@ public:
     /// Bytes received and sent so far: over TLS, its records.
     std::uint64_t bytes_in() const noexcept { return bytes_in_; }
     std::uint64_t bytes_out() const noexcept { return bytes_out_; }
-    /// Milliseconds since accept or connect, in steps of 16.
+    /// Milliseconds since accept or connect, in steps of 64.
     std::uint64_t age_ms() const noexcept;
     connection_state_kind state_kind() const noexcept { return state_; }
     /// The descriptor; no_handle once the connection is closing. Of a named pipe the lower 32 bits
@@ -390,7 +390,7 @@ private:
         preface_buffer = 1u << 21,  // the window is charged to the preface quota
         window_inline = 1u << 22,   // the window is the inline ingress
         has_destination = 1u << 23,
-        counted = 1u << 24,         // in the global and the listener's count
+        mid_answer = 1u << 24,      // a gate let something out since the last step of `phase`
         waits_for_input = 1u << 25,  // or an input buffer; never in both lists
         attached = 1u << 26,        // the backend knows the handle
         output_used = 1u << 27,     // the output words were touched
@@ -473,7 +473,8 @@ private:
     std::uint32_t due_next_;       // index + 1
     std::uint32_t waits_next_;     // index + 1
     std::uint32_t waits_prev_;     // index + 1
-    std::uint32_t opened_at_;      // in units of 16 ms since the worker opened: two years of them
+    std::uint32_t opened_at_ : 30;  // in units of 64 ms since the worker opened: two years of them
+    std::uint32_t is_counted_ : 1;  // in the global and the listener's count
     std::uint32_t tag_;            // of the gate
     std::uint32_t source_place_;   // in the table of sources: place + 1
     std::uint16_t reason_detail_;
@@ -666,7 +667,7 @@ struct worker_core {
             c.listener_ = 255;
             c.in_at_ = now_up_ms;
             c.out_at_ = now_up_ms;
-            c.opened_at_ = static_cast<std::uint32_t>(now_ms / 16);
+            c.opened_at_ = now_ms / 64 & 0x3FFFFFFF;
             kills.begin(index, slots.generation(index));
         }
         return index;
@@ -1085,6 +1086,9 @@ NETIO_WRAPS inline std::uint64_t connection::exchange_due() const noexcept {
 
 inline void connection::phase(netio::phase now) noexcept {
     answering_ = now == netio::phase::answer;
+    if ((now == netio::phase::idle) == has(in_exchange) && output_.words == 0 && !has(sending)) {
+        unset(mid_answer);
+    }
     if (now == netio::phase::idle) {
         unset(in_exchange);
         exchange_due_ = 0;
@@ -1187,9 +1191,8 @@ inline proxy::tlv_list connection::tlvs() const noexcept {
 inline std::uint64_t connection::connect_word() const noexcept {
     return origin() == netio::origin::connected ? core().word_of(index()) : 0;
 }
-inline std::uint64_t connection::age_ms() const noexcept {
-    const auto now = static_cast<std::uint32_t>(core().now_ms / 16);
-    return std::uint64_t{now - opened_at_} * 16;
+NETIO_WRAPS inline std::uint64_t connection::age_ms() const noexcept {
+    return ((core().now_ms / 64 - opened_at_) & 0x3FFFFFFF) * 64;
 }
 inline void* connection::user_memory() noexcept {
     set(user_used);
@@ -1225,7 +1228,7 @@ inline bool worker_core::count_in(connection& c, refusal_cause& why) noexcept {
             return false;
         }
     }
-    c.set(connection::counted);
+    c.is_counted_ = 1;
     return true;
 }
 
@@ -1295,8 +1298,8 @@ inline void worker_core::count_out(connection& c) noexcept {
         shared->sources.release(c.source_place_ - 1);
         c.source_place_ = 0;
     }
-    if (c.has(connection::counted)) {
-        c.unset(connection::counted);
+    if (c.is_counted_ != 0) {
+        c.is_counted_ = 0;
         shared->open_count.fetch_sub(1, detail::ordering::relaxed);
         if (c.listener_ != 255) {
             // Whoever takes the listener's place next sees that nobody reads its entry any more.

@@ -63,6 +63,10 @@ struct write_facts {
     std::uint64_t byte_count;
     std::uint64_t bytes_out;    ///< sent on this connection before
     bool in_exchange;           ///< `phase` says so: a response may have begun
+    /// These bytes begin a response, as far as the handler's `phase` tells: a last reply in their
+    /// place is one that the peer can read. True for the first output of all, and for the first
+    /// after a step from one phase to another at which nothing was waiting to leave; else false.
+    bool at_boundary;
 };
 
 /// What a gate says of a send, in `check`.
@@ -73,7 +77,7 @@ public:
     /// `on_denied(c, code)` called, the connection reset, with `egress_denied(code)` as its reason.
     static constexpr egress deny(std::uint16_t code = 0) noexcept { return {false, code, {}}; }
     /// The same, but for a last reply in place of what was queued: as verdict::refuse has it. For a
-    /// denial on the boundary of a response, see `write_facts::in_exchange`.
+    /// denial on the boundary of a response, see `write_facts::at_boundary`.
     static constexpr egress deny(std::uint16_t code, bytes reply) noexcept {
         return {false, code, reply};
     }

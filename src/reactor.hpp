@@ -980,12 +980,14 @@ private:
             if (c.refusal_) {
                 return true;  // the gate's own words
             }
-            const write_facts facts{count, c.bytes_out_, c.has(flags::in_exchange)};
+            const write_facts facts{count, c.bytes_out_, c.has(flags::in_exchange),
+                                    !c.has(flags::mid_answer)};
             const egress said = gate_->check(c, facts);
             if (!said.allowed()) {
                 deny(c, said);
                 return false;
             }
+            c.set(flags::mid_answer);
         }
         return true;
     }
@@ -1430,7 +1432,7 @@ private:
     bool is_calm(const connection& c) const noexcept {
         constexpr std::uint32_t harmless = flags::receiving | flags::opened | flags::user_used |
                                            flags::is_proxied | flags::has_destination |
-                                           flags::counted | flags::attached | flags::output_used;
+                                           flags::mid_answer | flags::attached | flags::output_used;
         const std::uint32_t idle_ms = core_.times_of(c).idle_ms;
         return (c.flags_ & ~harmless) == 0 && c.has(flags::receiving) && c.output_.words == 0 &&
                c.window_begin_ == c.window_end_ && c.state_ == kind::open && !w_.ends_idle &&

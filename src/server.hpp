@@ -903,7 +903,7 @@ private:
                 return false;
             }
             shared_->sources.attach(shared_->source_words, shared_->source_words_count, key[0],
-                                    key[1]);
+                                    key[1], worker_count() == 1);
             shared_->sources_ready = true;
         }
         return true;

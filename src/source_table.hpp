@@ -50,8 +50,9 @@ public:
 
     /// `words` are `count` (as of `words_for`) 8-byte words, all zero, best at the begin of a line
     /// of the cache. `key` is random and secret. Before any other call.
+    /// `one_thread`: only one counts, so nothing is locked and nothing looked at twice.
     void attach(std::byte* words, std::uint32_t count, std::uint64_t key_low,
-                std::uint64_t key_high) noexcept {
+                std::uint64_t key_high, bool one_thread = false) noexcept {
         static_assert(word::is_always_lock_free, "netio: 64-bit atomics without locks are needed");
         NETIO_ASSERT(words != nullptr && reinterpret_cast<std::uintptr_t>(words) % 8 == 0);
         NETIO_ASSERT(count >= 2 * line_places && (count & (count - 1)) == 0);
@@ -59,6 +60,7 @@ public:
         count_ = count;
         key_[0] = key_low;
         key_[1] = key_high;
+        one_thread_ = one_thread;
     }
 
     /// One more connection of this source: the place it is counted in, to be given back once with
@@ -81,6 +83,10 @@ public:
             }
             std::uint64_t seen = now.value;
             const std::uint64_t wanted = now.place != none_index ? seen + 1 : at.tag << 24 | 1;
+            if (one_thread_) {
+                words_[place].store(wanted, detail::ordering::relaxed);
+                return place;
+            }
             if (!words_[place].compare_exchange_weak(seen, wanted)) {
                 continue;
             }
@@ -100,6 +106,10 @@ public:
         word& at = place == count_ ? shared_ : words_[place];
         std::uint64_t seen = at.load(detail::ordering::relaxed);
         NETIO_ASSERT((seen & count_mask) != 0);
+        if (one_thread_ && place != count_) {
+            at.store((seen & count_mask) == 1 ? 0 : seen - 1, detail::ordering::relaxed);
+            return;
+        }
         while (!at.compare_exchange_weak(seen, (seen & count_mask) == 1 ? 0 : seen - 1)) {
         }
     }
@@ -186,6 +196,7 @@ private:
     word* words_ = nullptr;
     std::uint32_t count_ = 0;
     std::uint64_t key_[2] = {};
+    bool one_thread_ = false;
     // Zero by themselves. With an initialiser here g++ 12 leaves out the constructor it calls where
     // this is a member's member: an undefined reference.
     Atomic<std::uint64_t> shared_;

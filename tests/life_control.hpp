@@ -148,6 +148,10 @@ inline egress life::gate_check(const connection& c, const write_facts& facts) no
     check(facts.byte_count != 0 && facts.byte_count == c.output_bytes(), "asked of all that waits");
     check(facts.bytes_out == c.bytes_out(), "asked with what was sent before");
     check(facts.in_exchange == r->in_exchange || r->receives, "asked with the phase");
+    check(!facts.at_boundary || facts.bytes_out == 0 || !r->in_exchange || r->fresh_exchange ||
+              r->receives,
+          "asked as if a response began, in its middle");
+    r->fresh_exchange = false;
     check(facts.bytes_out <= r->allowed, "bytes left that the gate was not asked about");
     const std::uint64_t written = flow_out(*r).total();  // or is about to be, by a stream
     check(streams ? written >= facts.bytes_out + facts.byte_count
@@ -569,8 +573,9 @@ inline void life::after_turn(std::uint32_t worker, std::uint64_t begun_ns) noexc
         life_record* r = record_of(id);
         if (r != nullptr && !r->closed_told) {  // it took effect in this turn
             r->cut = r->cut || r->wish == kill_kind::kill;
-            // By which the exchange was over: the handler's close, or an end for being idle.
-            const bool may_linger = r->close_called || phase_ >= phase_of_life::draining ||
+            // By which the exchange was over: the handler's close, a denial, an end for being idle.
+            const bool may_linger = r->close_called || r->denied ||
+                                    phase_ >= phase_of_life::draining ||
                                     was_shed(lane_of(id), r->begun_ns);
             r->close_called = r->end_called = true;
             if (r->opened && r->exchange_ms != 0 && !may_linger) {

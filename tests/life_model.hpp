@@ -313,6 +313,7 @@ struct life_record {
     bool recall = true;        // on_data may come without new bytes
     bool state_used = false;
     bool in_exchange = false;
+    bool fresh_exchange = false;  // nothing was let out in it
     bool served = false;       // on_connection
     bool receives = false;     // in one of a stream's calls
     bool output_waits = false;

@@ -245,30 +245,37 @@ inline void life::stream_times(stream& s, life_record& r) noexcept {
         }
         return;
     }
+    // Each begins with what was due meanwhile, which may be the end: then nothing changes.
+    const std::uint64_t now_ns = net.now_ns();
+    const std::uint32_t ms = 10 + choose.below(400);
     switch (choose.below(4)) {
     case 0:
-        r.exchange_ms = 10 + choose.below(400);
-        r.exchange_ns = net.now_ns();
-        s.deadline(r.exchange_ms);
+        s.deadline(ms);
+        if (s.is_open()) {
+            r.exchange_ms = ms;
+            r.exchange_ns = now_ns;
+        }
         break;
     case 1:
-        r.exchange_ms = 0;
         s.deadline(0);
+        r.exchange_ms = s.is_open() ? 0 : r.exchange_ms;
         break;
     case 2:
-        if (!r.in_exchange) {
-            r.in_exchange = true;
+        s.phase(phase::exchange);
+        if (s.is_open() && !r.in_exchange) {
+            r.in_exchange = r.fresh_exchange = true;
             if (r.exchange_ms == 0 && r.times->exchange_ms != 0) {
                 r.exchange_ms = r.times->exchange_ms;
-                r.exchange_ns = net.now_ns();
+                r.exchange_ns = now_ns;
             }
         }
-        s.phase(phase::exchange);
         break;
     default:
-        r.in_exchange = false;
-        r.exchange_ms = 0;
         s.phase(phase::idle);
+        if (s.is_open()) {
+            r.in_exchange = false;
+            r.exchange_ms = 0;
+        }
         break;
     }
 }

@@ -974,7 +974,7 @@ inline void life::set_times(connection& c, life_record& r) noexcept {
     case 2:
     case 3:
         if (!r.in_exchange) {
-            r.in_exchange = true;
+            r.in_exchange = r.fresh_exchange = true;
             r.in_ns = net.now_ns();
             if (r.exchange_ms == 0 && r.times->exchange_ms != 0) {
                 r.exchange_ms = r.times->exchange_ms;

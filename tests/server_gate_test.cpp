@@ -391,6 +391,48 @@ TEST_CASE("gate: what was allowed and waits for a slow reader is stopped by a ki
     });
 }
 
+TEST_CASE("gate: check is told where a response begins") {
+    on_both_kernels([](bool proactor) {
+        gate_world w(proactor);
+        std::string asked;
+        w.gate.leaves = [&](const netio::connection&, const netio::write_facts& facts) {
+            asked += facts.at_boundary ? 'b' : 'm';
+            return netio::egress::allow();
+        };
+        // '(' and ')' begin and end an exchange, letters are answered, '.' goes on in a later turn.
+        w.handler.data = [&](netio::connection& c, netio::bytes in) {
+            for (const std::byte each : in) {
+                const char what = static_cast<char>(each);
+                if (what == '(' || what == ')') {
+                    c.phase(what == '(' ? netio::phase::exchange : netio::phase::idle);
+                } else {
+                    c.write(std::string_view(&what, 1));
+                }
+            }
+            return in.size();
+        };
+        w.listen();
+        const auto asks = [&](std::initializer_list<const char*> turns) {
+            sim_peer peer = w.connect();
+            asked.clear();
+            for (const char* each : turns) {
+                peer.send(each);
+                w.pump();
+            }
+            peer.close();
+            w.pump();
+            return asked;
+        };
+        CHECK(asks({"(a)", "(b)"}) == "bb");           // whole each
+        CHECK(asks({"(a", "b", "c)", "(d)"}) == "bmmb");  // one in parts, then the next
+        CHECK(asks({"(a)(b)(c", "d)", "(e)"}) == "bmb");   // several at once
+        CHECK(asks({"(a", "b)(c", "d)", "(e)"}) == "bmmb");  // an end and a begin in between
+        CHECK(asks({"(", "a", ")", "(b)"}) == "bb");
+        CHECK(asks({"a", "b"}) == "bm");               // nobody says a phase: the first alone
+        CHECK(asks({"a(b)", "(c)"}) == "bb");
+    });
+}
+
 TEST_CASE("gate: a denial between responses can be answered") {
     on_both_kernels([](bool proactor) {
         gate_world w(proactor);

@@ -27,8 +27,9 @@ struct source_table_box {
     alignas(64) std::vector<std::uint64_t> words;
     Table table;
 
-    explicit source_table_box(std::uint32_t count = 16) : words(count) {
-        table.attach(reinterpret_cast<std::byte*>(words.data()), count, 0x0123456789abcdef, 77);
+    explicit source_table_box(std::uint32_t count = 16, bool one_thread = false) : words(count) {
+        table.attach(reinterpret_cast<std::byte*>(words.data()), count, 0x0123456789abcdef, 77,
+                     one_thread);
     }
     bool all_zero() const {
         return std::all_of(words.begin(), words.end(), [](std::uint64_t at) { return at == 0; });
@@ -98,6 +99,40 @@ TEST_CASE("source_table: a source has as many connections as its bound, and no m
     }
     CHECK(box.table.stats().refused == 6);
     CHECK(box.table.stats().in_use == 1);
+}
+
+TEST_CASE("source_table: for one thread it counts as for many, place for place") {
+    source_box many(64);
+    source_box one(64, true);
+    std::vector<std::uint32_t> held;
+    std::uint32_t seed = 1;
+    const auto below = [&](std::uint32_t bound) {
+        seed = seed * 1664525 + 1013904223;
+        return (seed >> 8) % bound;
+    };
+    for (int step = 0; step < 20'000; ++step) {
+        if (!held.empty() && below(2) == 0) {
+            std::swap(held[below(static_cast<std::uint32_t>(held.size()))], held.back());
+            many.table.release(held.back());
+            one.table.release(held.back());
+            held.pop_back();
+        } else {
+            const netio::source from = source_number(below(90));  // more than have a place
+            const std::uint32_t place = many.table.acquire(from, 3);
+            REQUIRE(one.table.acquire(from, 3) == place);
+            if (place != netio::none_index) {
+                held.push_back(place);
+            }
+        }
+        REQUIRE(one.words == many.words);
+    }
+    CHECK(one.table.stats().refused == many.table.stats().refused);
+    CHECK(one.table.without_place() == many.table.without_place());
+    for (const std::uint32_t place : held) {
+        one.table.release(place);
+    }
+    CHECK(one.all_zero());
+    CHECK(one.table.without_place() == 0);
 }
 
 TEST_CASE("source_table: a bound of zero refuses, and the largest count holds") {
