@@ -316,9 +316,11 @@ public:
             addresses_.forget_all();
         }
     }
-    pool_stats source_stats(std::uint64_t now_ns) const noexcept { return budgets_.stats(now_ns); }
+    pool_stats source_stats(std::uint64_t now_ns) const noexcept {
+        return has_key_ ? budgets_.stats(now_ns) : pool_stats{"", budgets_.capacity(), 0, 0, 0};
+    }
     pool_stats address_stats(std::uint64_t now_ns) const noexcept {
-        return addresses_.stats(now_ns);
+        return has_key_ ? addresses_.stats(now_ns) : pool_stats{"", addresses_.capacity(), 0, 0, 0};
     }
 
 private:
