@@ -20594,6 +20594,7 @@ public:
             dispatch(count);
             settle_touched();
         }
+        w_.sources.forget_all();
         release_bursts(true);
     }
 
