@@ -7247,7 +7247,7 @@ struct worker_calls {
     error (*admit)(worker_core&, connection&) noexcept;  // nullptr without a gate
     void (*parted)(worker_core&, connection&) noexcept;  // and tells it of the end
     peer_credentials (*credentials_of)(socket_handle) noexcept;
-    probe_result (*probe)(socket_handle) noexcept;
+    probe_result (*probe)(connection&) noexcept;
     result<dial_id> (*dial)(worker_core&, std::span<const endpoint>, std::uint64_t word,
                             const dial_options&) noexcept;
 };
@@ -7337,8 +7337,9 @@ public:
     /// What a receive would find now; no byte is taken. At most one system call: what has come
     /// already (unconsumed input, the peer's end) is told without one. A receive that the kernel
     /// has finished and this worker has not looked at yet is not seen, so ask of connections that
-    /// are paused. `failed` ends the connection as that error would; its close reason is the same.
-    /// error::not_supported where the backend can't tell, error::not_open unless it is open.
+    /// are paused. Over TLS `readable` may be of its records alone. `failed` ends the connection as
+    /// that error would; its close reason is the same. error::not_supported where the backend can't
+    /// tell, error::not_open unless it is open.
     probe_result probe() noexcept;
 
     /// No `on_data` until `resume`; at most what is on its way is still received.
@@ -7622,6 +7623,7 @@ struct worker_core {
     shared_state* shared;
     const worker_calls* calls;
     void* gate;                    // of the type that `calls` knows
+    void* tls;                     // and this
     const proxy::header* opening;  // in on_open of a proxied connection
     connection* current;           // whose event is handled: it is settled at the end of that
     const connection* offered;     // whose window on_data is looking at
@@ -8113,7 +8115,7 @@ NETIO_COLD inline probe_result connection::probe() noexcept {
     if (has(peer_ended)) {
         return {probed::peer_closed};
     }
-    const probe_result found = core().calls->probe(handle_);
+    const probe_result found = core().calls->probe(*this);
     if (found.found == probed::failed && found.why != error::not_supported) {
         // Nobody may be told of it again.
         because(kind_of(found.why), static_cast<std::uint16_t>(found.why));
@@ -19616,6 +19618,7 @@ class tls_pointer {
 public:
     explicit tls_pointer(T* at) noexcept : at_(at) {}
     T* operator->() const noexcept { return at_; }
+    T& operator*() const noexcept { return *at_; }
 
 private:
     T* at_;
@@ -20350,6 +20353,9 @@ public:
         }
         core_.calls = &calls;
         core_.gate = gate_;
+        if constexpr (secured) {
+            core_.tls = &*tls_;
+        }
         if constexpr (backend_waits_for_batches<Backend>) {
             w_.backend.wait_for_batches(core_.shared->waiting.batch_us);
         }
@@ -23217,13 +23223,31 @@ private:
         }
     }
 
-    static probe_result probe_of(socket_handle peer) noexcept {
+    static probe_result probe_of(connection& c) noexcept {
+        if constexpr (secured) {
+            if (const probed found = probe_session(c); found != probed::idle) {
+                return {found};
+            }
+        }
         if constexpr (backend_probes<Backend>) {
-            return Backend::probe(peer);
+            return Backend::probe(c.handle_);
         } else {
-            static_cast<void>(peer);
+            static_cast<void>(c);
             return {probed::failed, error::not_supported};
         }
+    }
+    /// A session may hold what the window had no room for: the kernel knows nothing of that.
+    NETIO_COLD static probed probe_session(connection& c) noexcept {
+        if (c.tls_session() == 0) {
+            return probed::idle;
+        }
+        Tls& tls = *static_cast<Tls*>(c.core().tls);
+        if (!tls.plaintext(c.tls_session()).empty()) {
+            return probed::readable;
+        }
+        const tls_status now = tls.status(c.tls_session());
+        return now == tls_status::ended || now == tls_status::closed ? probed::peer_closed
+                                                                     : probed::idle;
     }
 
     /// The core is the first member of its state.
