@@ -1925,7 +1925,7 @@ private:
         const std::uint32_t at = c.attempt_of() - 1;
         detail::dial_entry& d = w_.dials[at];
         if (d.is_cancelled) {
-            return false;  // closed with the dial, in this turn
+            return false;  // closed with the dial, when the wheel comes to it
         }
         c.attempt_of() = 0;
         d.forget(core_.index_of(c));
