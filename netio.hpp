@@ -7260,7 +7260,7 @@ struct worker_calls {
     error (*admit)(worker_core&, connection&) noexcept;  // nullptr without a gate
     void (*parted)(worker_core&, connection&) noexcept;  // and tells it of the end
     peer_credentials (*credentials_of)(socket_handle) noexcept;
-    probe_result (*probe)(socket_handle) noexcept;
+    probe_result (*probe)(connection&) noexcept;
     result<dial_id> (*dial)(worker_core&, std::span<const endpoint>, std::uint64_t word,
                             const dial_options&) noexcept;
 };
@@ -7350,8 +7350,9 @@ public:
     /// What a receive would find now; no byte is taken. At most one system call: what has come
     /// already (unconsumed input, the peer's end) is told without one. A receive that the kernel
     /// has finished and this worker has not looked at yet is not seen, so ask of connections that
-    /// are paused. `failed` ends the connection as that error would; its close reason is the same.
-    /// error::not_supported where the backend can't tell, error::not_open unless it is open.
+    /// are paused. Over TLS `readable` may be of its records alone. `failed` ends the connection as
+    /// that error would; its close reason is the same. error::not_supported where the backend can't
+    /// tell, error::not_open unless it is open.
     probe_result probe() noexcept;
 
     /// No `on_data` until `resume`; at most what is on its way is still received.
@@ -7636,6 +7637,7 @@ struct worker_core {
     shared_state* shared;
     const worker_calls* calls;
     void* gate;                    // of the type that `calls` knows
+    void* tls;                     // and this
     const proxy::header* opening;  // in on_open of a proxied connection
     connection* current;           // whose event is handled: it is settled at the end of that
     const connection* offered;     // whose window on_data is looking at
@@ -8127,7 +8129,7 @@ NETIO_COLD inline probe_result connection::probe() noexcept {
     if (has(peer_ended)) {
         return {probed::peer_closed};
     }
-    const probe_result found = core().calls->probe(handle_);
+    const probe_result found = core().calls->probe(*this);
     if (found.found == probed::failed && found.why != error::not_supported) {
         // Nobody may be told of it again.
         because(kind_of(found.why), static_cast<std::uint16_t>(found.why));
@@ -19636,6 +19638,7 @@ class tls_pointer {
 public:
     explicit tls_pointer(T* at) noexcept : at_(at) {}
     T* operator->() const noexcept { return at_; }
+    T& operator*() const noexcept { return *at_; }
 
 private:
     T* at_;
@@ -20370,6 +20373,9 @@ public:
         }
         core_.calls = &calls;
         core_.gate = gate_;
+        if constexpr (secured) {
+            core_.tls = &*tls_;
+        }
         if constexpr (backend_waits_for_batches<Backend>) {
             w_.backend.wait_for_batches(core_.shared->waiting.batch_us);
         }
@@ -20614,6 +20620,7 @@ public:
             dispatch(count);
             settle_touched();
         }
+        w_.sources.forget_all();
         release_bursts(true);
     }
 
@@ -22225,7 +22232,7 @@ private:
         const std::uint32_t at = c.attempt_of() - 1;
         detail::dial_entry& d = w_.dials[at];
         if (d.is_cancelled) {
-            return false;  // closed with the dial, in this turn
+            return false;  // closed with the dial, when the wheel comes to it
         }
         c.attempt_of() = 0;
         d.forget(core_.index_of(c));
@@ -23238,13 +23245,31 @@ private:
         }
     }
 
-    static probe_result probe_of(socket_handle peer) noexcept {
+    static probe_result probe_of(connection& c) noexcept {
+        if constexpr (secured) {
+            if (const probed found = probe_session(c); found != probed::idle) {
+                return {found};
+            }
+        }
         if constexpr (backend_probes<Backend>) {
-            return Backend::probe(peer);
+            return Backend::probe(c.handle_);
         } else {
-            static_cast<void>(peer);
+            static_cast<void>(c);
             return {probed::failed, error::not_supported};
         }
+    }
+    /// A session may hold what the window had no room for: the kernel knows nothing of that.
+    NETIO_COLD static probed probe_session(connection& c) noexcept {
+        if (c.tls_session() == 0) {
+            return probed::idle;
+        }
+        Tls& tls = *static_cast<Tls*>(c.core().tls);
+        if (!tls.plaintext(c.tls_session()).empty()) {
+            return probed::readable;
+        }
+        const tls_status now = tls.status(c.tls_session());
+        return now == tls_status::ended || now == tls_status::closed ? probed::peer_closed
+                                                                     : probed::idle;
     }
 
     /// The core is the first member of its state.
@@ -23644,11 +23669,11 @@ public:
     /// answers: `on_open` follows, with `word` as its `connect_word` and the winner as `source`, or
     /// `on_connect_failed(word, error)`, once. Attempts are connections: caps, lanes and the gate
     /// count each, `server::outgoing` says how they are made, and an observer is told of each that
-    /// fails; who loses to the first ends as `outpaced` and was never open. Told is the most
-    /// telling failure of the last round: an answer of a peer (refused, reset) before a time-out,
-    /// that before what the system says of the way there, that before a bound of netio's; of equal
-    /// ones the first. A stop ends a dial with `stopped`, a drain with `cancelled`, and in a drain
-    /// there are no second rounds.
+    /// fails, but not of one that could not start (a cap, the gate, no route); who loses to the
+    /// first ends as `outpaced` and was never open. Told is the most telling failure of the last
+    /// round: an answer of a peer (refused, reset) before a time-out, that before what the system
+    /// says of the way there, that before a bound of netio's; of equal ones the first. A stop ends
+    /// a dial with `stopped`, a drain with `cancelled`, and in a drain there are no second rounds.
     ///
     /// Or an error at once, and nothing is told: `option_invalid`, `address_invalid`, `full`
     /// (limits::dials_max), `stopped`, or why no attempt could start where there is one round.
@@ -23659,7 +23684,8 @@ public:
                                      : result<dial_id>(opened);
     }
     /// No `on_open` comes of it from here on, but `on_connect_failed(word, cancelled)`, within a
-    /// turn. False: it is over already or never was. On the thread of the worker it was started on.
+    /// turn, or behind the timers of a turn that has more than `turn_bounds::timers` of them.
+    /// False: it is over already or never was. On the thread of the worker it was started on.
     bool cancel_dial(dial_id wanted) noexcept {
         const std::uint32_t worker = loop::worker_of(wanted);
         return worker < worker_count() && loop_of(worker).cancel_dial(wanted);
@@ -23672,7 +23698,8 @@ public:
                                      : result<connection_id>(opened);
     }
     /// Sends one datagram from a socket of this server, on its worker's thread. False as
-    /// `datagram_socket::send_to`: also to addresses that never sent anything and are not proven.
+    /// `datagram_socket::send_to`: also to addresses that never sent anything and are not proven
+    /// (where the table is full: beyond what those without a place have earned together).
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
         const std::uint32_t worker = worker_of(from);
         return open(worker) == error::none && loop_of(worker).send_to(from, to, payload);

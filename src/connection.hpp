@@ -157,7 +157,7 @@ struct worker_calls {
     error (*admit)(worker_core&, connection&) noexcept;  // nullptr without a gate
     void (*parted)(worker_core&, connection&) noexcept;  // and tells it of the end
     peer_credentials (*credentials_of)(socket_handle) noexcept;
-    probe_result (*probe)(socket_handle) noexcept;
+    probe_result (*probe)(connection&) noexcept;
     result<dial_id> (*dial)(worker_core&, std::span<const endpoint>, std::uint64_t word,
                             const dial_options&) noexcept;
 };
@@ -247,8 +247,9 @@ public:
     /// What a receive would find now; no byte is taken. At most one system call: what has come
     /// already (unconsumed input, the peer's end) is told without one. A receive that the kernel
     /// has finished and this worker has not looked at yet is not seen, so ask of connections that
-    /// are paused. `failed` ends the connection as that error would; its close reason is the same.
-    /// error::not_supported where the backend can't tell, error::not_open unless it is open.
+    /// are paused. Over TLS `readable` may be of its records alone. `failed` ends the connection as
+    /// that error would; its close reason is the same. error::not_supported where the backend can't
+    /// tell, error::not_open unless it is open.
     probe_result probe() noexcept;
 
     /// No `on_data` until `resume`; at most what is on its way is still received.
@@ -533,6 +534,7 @@ struct worker_core {
     shared_state* shared;
     const worker_calls* calls;
     void* gate;                    // of the type that `calls` knows
+    void* tls;                     // and this
     const proxy::header* opening;  // in on_open of a proxied connection
     connection* current;           // whose event is handled: it is settled at the end of that
     const connection* offered;     // whose window on_data is looking at
@@ -1024,7 +1026,7 @@ NETIO_COLD inline probe_result connection::probe() noexcept {
     if (has(peer_ended)) {
         return {probed::peer_closed};
     }
-    const probe_result found = core().calls->probe(handle_);
+    const probe_result found = core().calls->probe(*this);
     if (found.found == probed::failed && found.why != error::not_supported) {
         // Nobody may be told of it again.
         because(kind_of(found.why), static_cast<std::uint16_t>(found.why));

@@ -68,6 +68,9 @@ public:
         }
         core_.calls = &calls;
         core_.gate = gate_;
+        if constexpr (secured) {
+            core_.tls = &*tls_;
+        }
         if constexpr (backend_waits_for_batches<Backend>) {
             w_.backend.wait_for_batches(core_.shared->waiting.batch_us);
         }
@@ -312,6 +315,7 @@ public:
             dispatch(count);
             settle_touched();
         }
+        w_.sources.forget_all();
         release_bursts(true);
     }
 
@@ -1923,7 +1927,7 @@ private:
         const std::uint32_t at = c.attempt_of() - 1;
         detail::dial_entry& d = w_.dials[at];
         if (d.is_cancelled) {
-            return false;  // closed with the dial, in this turn
+            return false;  // closed with the dial, when the wheel comes to it
         }
         c.attempt_of() = 0;
         d.forget(core_.index_of(c));
@@ -2936,13 +2940,31 @@ private:
         }
     }
 
-    static probe_result probe_of(socket_handle peer) noexcept {
+    static probe_result probe_of(connection& c) noexcept {
+        if constexpr (secured) {
+            if (const probed found = probe_session(c); found != probed::idle) {
+                return {found};
+            }
+        }
         if constexpr (backend_probes<Backend>) {
-            return Backend::probe(peer);
+            return Backend::probe(c.handle_);
         } else {
-            static_cast<void>(peer);
+            static_cast<void>(c);
             return {probed::failed, error::not_supported};
         }
+    }
+    /// A session may hold what the window had no room for: the kernel knows nothing of that.
+    NETIO_COLD static probed probe_session(connection& c) noexcept {
+        if (c.tls_session() == 0) {
+            return probed::idle;
+        }
+        Tls& tls = *static_cast<Tls*>(c.core().tls);
+        if (!tls.plaintext(c.tls_session()).empty()) {
+            return probed::readable;
+        }
+        const tls_status now = tls.status(c.tls_session());
+        return now == tls_status::ended || now == tls_status::closed ? probed::peer_closed
+                                                                     : probed::idle;
     }
 
     /// The core is the first member of its state.

@@ -379,11 +379,11 @@ public:
     /// answers: `on_open` follows, with `word` as its `connect_word` and the winner as `source`, or
     /// `on_connect_failed(word, error)`, once. Attempts are connections: caps, lanes and the gate
     /// count each, `server::outgoing` says how they are made, and an observer is told of each that
-    /// fails; who loses to the first ends as `outpaced` and was never open. Told is the most
-    /// telling failure of the last round: an answer of a peer (refused, reset) before a time-out,
-    /// that before what the system says of the way there, that before a bound of netio's; of equal
-    /// ones the first. A stop ends a dial with `stopped`, a drain with `cancelled`, and in a drain
-    /// there are no second rounds.
+    /// fails, but not of one that could not start (a cap, the gate, no route); who loses to the
+    /// first ends as `outpaced` and was never open. Told is the most telling failure of the last
+    /// round: an answer of a peer (refused, reset) before a time-out, that before what the system
+    /// says of the way there, that before a bound of netio's; of equal ones the first. A stop ends
+    /// a dial with `stopped`, a drain with `cancelled`, and in a drain there are no second rounds.
     ///
     /// Or an error at once, and nothing is told: `option_invalid`, `address_invalid`, `full`
     /// (limits::dials_max), `stopped`, or why no attempt could start where there is one round.
@@ -394,7 +394,8 @@ public:
                                      : result<dial_id>(opened);
     }
     /// No `on_open` comes of it from here on, but `on_connect_failed(word, cancelled)`, within a
-    /// turn. False: it is over already or never was. On the thread of the worker it was started on.
+    /// turn, or behind the timers of a turn that has more than `turn_bounds::timers` of them.
+    /// False: it is over already or never was. On the thread of the worker it was started on.
     bool cancel_dial(dial_id wanted) noexcept {
         const std::uint32_t worker = loop::worker_of(wanted);
         return worker < worker_count() && loop_of(worker).cancel_dial(wanted);
@@ -407,7 +408,8 @@ public:
                                      : result<connection_id>(opened);
     }
     /// Sends one datagram from a socket of this server, on its worker's thread. False as
-    /// `datagram_socket::send_to`: also to addresses that never sent anything and are not proven.
+    /// `datagram_socket::send_to`: also to addresses that never sent anything and are not proven
+    /// (where the table is full: beyond what those without a place have earned together).
     bool send_to(datagram_id from, const endpoint& to, bytes payload) noexcept {
         const std::uint32_t worker = worker_of(from);
         return open(worker) == error::none && loop_of(worker).send_to(from, to, payload);

@@ -139,6 +139,7 @@ class tls_pointer {
 public:
     explicit tls_pointer(T* at) noexcept : at_(at) {}
     T* operator->() const noexcept { return at_; }
+    T& operator*() const noexcept { return *at_; }
 
 private:
     T* at_;

@@ -18,6 +18,7 @@ public:
         thread_ = std::thread([this, body] {
             go_.acquire();
             mine = this;
+            sim_stand = [] () noexcept { return mine->stand(); };
             body();
             over_ = true;
             came_.release();
@@ -46,9 +47,9 @@ public:
         return most_ns_;
     }
 
+private:
     static inline thread_local life_thread* mine = nullptr;
 
-private:
     std::thread thread_;
     std::binary_semaphore go_{0};
     std::binary_semaphore came_{0};
@@ -56,21 +57,10 @@ private:
     bool over_ = false;
 };
 
-/// The simulator of workers that block: a wait is where the others have their turn.
-class life_blocking_simulator : public simulator {
-public:
-    std::uint32_t wait(std::span<event> out, std::uint64_t timeout_ns) noexcept {
-        const std::uint64_t most_ns =
-            life_thread::mine != nullptr ? life_thread::mine->stand() : timeout_ns;
-        return simulator::wait(out, std::min(timeout_ns, most_ns));
-    }
-};
-static_assert(sizeof(life_blocking_simulator) == sizeof(simulator));
-
 /// A pool of threads as a server that is turned from outside.
 template <class Handler, class Gate>
-class life_pool final : public blocking_pool<Handler, life_blocking_simulator, Gate, life_events> {
-    using base = blocking_pool<Handler, life_blocking_simulator, Gate, life_events>;
+class life_pool final : public blocking_pool<Handler, simulator, Gate, life_events> {
+    using base = blocking_pool<Handler, simulator, Gate, life_events>;
 
 public:
     template <class... Policies>

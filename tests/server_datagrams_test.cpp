@@ -2,6 +2,8 @@
 // happens at n and at n + 1.
 #include "tests/server_world.hpp"
 
+#include <algorithm>
+
 namespace {
 
 using netio_test::on_both_kernels;
@@ -362,6 +364,40 @@ TEST_CASE("UDP table: no key, no socket that would need one") {
     netio_test::server_world<> w(false, netio_test::small_limits, how);
     CHECK(w.server->open_datagram({}).why == netio::error::os_failure);
     CHECK(w.server->failure().subject == std::string("datagram_sources_max"));
+}
+
+TEST_CASE("UDP table: a server that is destroyed without a stop leaves none of it behind") {
+    using netio_test::simulator;
+    on_both_kernels([](bool proactor) {
+        const netio::limits sizes = netio_test::small_limits;
+        const netio_test::fresh_memory memory(netio::bytes_needed<simulator>(sizes));
+        netio_test::sim_network net(netio_test::sim_chooser(1),
+                                    netio_test::server_world<>::personality({}, proactor));
+        net.enter();
+        const auto place = netio::detail::storage_layout<simulator>::of(sizes);
+        const auto tables = memory.all().subspan(
+            place.workers + place.worker.sources,
+            sizes.datagram_sources_max * netio::detail::datagram_sources::source_bytes);
+        const auto bytes_left = [&] {
+            return tables.size() - static_cast<std::size_t>(std::count(
+                                       tables.begin(), tables.end(), std::byte{0}));
+        };
+        {
+            netio_test::scripted handler;
+            netio::server<netio_test::scripted, simulator> server(
+                netio::storage_view{memory.all(), sizes}, handler);
+            const auto socket = server.open_datagram({.address = "127.0.0.1"});
+            REQUIRE(static_cast<bool>(socket));
+            server.run_once(0);
+            CHECK(net.send_datagram(net.datagram_peer(netio::ipv4(10, 0, 0, 1, 4000)),
+                                    server.local(socket.value), netio::as_bytes("x")));
+            for (int turn = 0; turn < 20; ++turn) {
+                server.run_once(0);
+            }
+            CHECK(bytes_left() != 0);
+        }
+        CHECK(bytes_left() == 0);
+    });
 }
 
 TEST_CASE("UDP options out of range are refused by name, and the limits of the range are not") {

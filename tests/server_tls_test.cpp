@@ -1109,3 +1109,43 @@ TEST_CASE("TLS: a calm network: all that was said comes back, whatever the sizes
         p.peer.close();
     }
 }
+
+TEST_CASE("TLS: a probe sees what waits in the session, and the end that it knows") {
+    on_both_kernels([](bool proactor) {
+        tls_world w(proactor, {.space_bytes = 4'000});
+        netio::connection_id id{};
+        netio::probed found{};
+        std::size_t got = 0;
+        w.handler.open = [&](netio::connection& c) { id = c.id(); };
+        w.handler.data = [&](netio::connection& c, netio::bytes in) {
+            got += in.size();
+            c.pause();
+            return in.size();
+        };
+        w.handler.posted = [&](netio::connection& c, std::uint64_t resumes) {
+            found = c.probe().found;
+            if (resumes != 0) {
+                c.resume();
+            }
+        };
+        const auto probe = [&](std::uint64_t resumes = 0) {
+            CHECK(w.server->post(id, resumes));
+            w.pump();
+            return found;
+        };
+        w.listen_tls();
+        tls_peer p = tls_joined(w);
+        CHECK(probe() == netio::probed::idle);
+        std::string records;
+        for (int each = 0; each < 6; ++each) {
+            records += p.say.data(std::string(250, 'x'));
+        }
+        p.peer.send(records + p.say.close());
+        p.pump(w);
+        CHECK(got == 1'024);  // the window; the kernel has nothing left
+        CHECK(probe(1) == netio::probed::readable);
+        CHECK(got == 1'500);
+        CHECK(probe(1) == netio::probed::peer_closed);
+        CHECK(w.handler.count("end") == 1);
+    });
+}

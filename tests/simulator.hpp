@@ -25,7 +25,11 @@ inline std::uint64_t sim_hash(bytes of) noexcept {
     return out;
 }
 
-class simulator : public sim_owner {
+/// On a thread that takes turns with others (tests/life_pool.hpp): until its turn, and then how long
+/// it may wait at most.
+inline thread_local std::uint64_t (*sim_stand)() noexcept = nullptr;
+
+class simulator final : public sim_owner {
 public:
     static constexpr const char* name = "simulator";
     static constexpr std::size_t connection_bytes = 40;
@@ -1574,6 +1578,9 @@ inline std::uint32_t simulator::collect(std::span<event> out) noexcept {
 }
 
 inline std::uint32_t simulator::wait(std::span<event> out, std::uint64_t timeout_ns) noexcept {
+    if (sim_stand != nullptr) {
+        timeout_ns = std::min(timeout_ns, sim_stand());
+    }
     sim_network& net = network();
     sim_require(!waiting_, "wait: not re-entered");
     sim_require(out.size() >= 4, "wait: room for 4 events at least");
