@@ -2221,8 +2221,18 @@ private:
             const std::size_t taken = tls_->write(c.tls_session(), pieces[at]);
             c.output().drop_sent(taken);
             if (taken != pieces[at].size()) {
+                drop_unsendable(c);
                 return;
             }
+        }
+    }
+
+    /// A session that failed or is closed will never take what is left, be it that nobody listens
+    /// to it any more: an end that waits for the flush would wait for good.
+    void drop_unsendable(connection& c) noexcept {
+        const tls_status now = tls_->status(c.tls_session());
+        if (now == tls_status::failed || now == tls_status::closed) {
+            give_up_output(c);
         }
     }
 

@@ -800,6 +800,76 @@ TEST_CASE("TLS: where the peer's close_notify ends both ways, the rest of the ou
     });
 }
 
+TEST_CASE("TLS: what a session will never take is dropped, and holds up no end") {
+    on_both_kernels([](bool proactor) {
+        netio::listen_options how;
+        how.times.write_ms = 0;  // nothing else would end it
+        {
+            CAPTURE("the peer's end, where ours was asked for");
+            tls_world w(proactor, {.closes_both = true});
+            w.handler.data = [](netio::connection& c, netio::bytes in) {
+                c.write(std::string(3000, 'z'));
+                c.end();
+                return in.size();
+            };
+            w.listen_tls(how);
+            tls_peer p = tls_joined(w);
+            p.peer.window(100);
+            p.peer.send(p.say.data("go"));
+            w.pump();
+            p.peer.send(p.say.close());
+            w.pump();
+            p.peer.window(64 * 1024);
+            p.pump(w);
+            CHECK(p.say.clean());
+            CHECK(p.peer.finished());
+            CHECK(w.handler.closed == 1);
+        }
+        {
+            CAPTURE("the peer's end, while it was paused");
+            tls_world w(proactor, {.closes_both = true});
+            netio::connection_id id;
+            w.handler.open = [&](netio::connection& c) {
+                id = c.id();
+                c.pause();
+            };
+            w.handler.posted = [](netio::connection& c, std::uint64_t) {
+                c.write("too late");
+                c.close();
+            };
+            w.listen_tls(how);
+            tls_peer p = tls_joined(w);
+            p.peer.send(p.say.close());
+            p.pump(w);
+            w.server->post(id, 1);
+            p.pump(w);
+            CHECK(p.say.text.empty());
+            CHECK(p.peer.finished());
+            p.peer.close();
+            w.pump();
+            CHECK(w.handler.closed == 1);
+        }
+        {
+            CAPTURE("a bad record behind a request whose answer is the last one");
+            tls_world w(proactor);
+            w.handler.data = [](netio::connection& c, netio::bytes in) {
+                c.write("answer");
+                c.close();
+                return in.size();
+            };
+            w.listen_tls(how);
+            tls_peer p = tls_joined(w);
+            p.peer.send(tls_records({p.say.data("go"), std::string("\4\0\1abc", 6)}));
+            p.pump(w);
+            CHECK(p.say.alert == toy_tls::bad_record);
+            CHECK(p.peer.finished());
+            p.peer.close();
+            w.pump();
+            CHECK(w.handler.closed == 1);
+        }
+    });
+}
+
 TEST_CASE("TLS: a kill sends nothing more, and gives the session back when the kernel is done") {
     on_both_kernels([](bool proactor) {
         tls_world w(proactor);
