@@ -2129,7 +2129,11 @@ private:
     /// A session may have come further by whatever happened, not only by what arrived.
     void settle_session(connection& c) noexcept {
         if (c.state_ == kind::preface) {
-            start_sealed(c);
+            if (is_shed(c)) {
+                turn_away(c, refusal_cause::shed);
+            } else {
+                start_sealed(c);
+            }
             return;
         }
         if (c.fin_seen_ && c.has(flags::close_wanted)) {

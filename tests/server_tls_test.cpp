@@ -949,6 +949,27 @@ TEST_CASE("TLS: a drain ends handshakes at once, and waits for answers under way
     });
 }
 
+TEST_CASE("TLS: where its lane is shed a handshake ends at once") {
+    on_both_kernels([](bool proactor) {
+        tls_world w(proactor);
+        w.listen_tls();
+        tls_peer shaking;
+        shaking.peer = w.connect();
+        shaking.peer.send(shaking.say.hello());
+        shaking.pump(w);
+        tls_peer idle = tls_joined(w);
+        CHECK(w.server->control(netio::control_state::shed, 0) == netio::error::none);
+        w.pump();
+        idle.say.take(idle.peer.take_text());
+        CHECK(idle.say.ended);
+        idle.peer.close();
+        CHECK(shaking.peer.was_reset());
+        w.pump();
+        CHECK(w.handler.opened == 1);
+        CHECK(w.server->stats().open == 0);
+    });
+}
+
 TEST_CASE("TLS: input that found no buffer waits in its session, and comes when one is free") {
     on_both_kernels([](bool proactor) {
         netio::limits sizes = netio_test::small_limits;
