@@ -7768,6 +7768,13 @@ struct worker_core {
     std::uint64_t word_of(std::uint32_t index) const noexcept {
         return load_native<std::uint64_t>(ingress[index]);
     }
+    /// Once, if the gate let it in.
+    void tell_gate_of_end(connection& c) noexcept {
+        if (c.admitted_) {
+            c.admitted_ = false;
+            calls->parted(*this, c);
+        }
+    }
     /// Leaves nothing of a connection behind and frees its slot.
     void free_slot(connection& c) noexcept;
     /// The lengths of a connection's deadlines.
@@ -8455,10 +8462,7 @@ inline void worker_core::free_slot(connection& c) noexcept {
     if (c.has(connection::waits_for_output | connection::waits_for_input)) {
         leave_waiting(c);
     }
-    if (c.admitted_) {
-        c.admitted_ = false;
-        calls->parted(*this, c);
-    }
+    tell_gate_of_end(c);
     refusals -= c.refusal_ ? 1 : 0;
     kills.end(index);
     count_out(c);
@@ -22026,6 +22030,7 @@ private:
         }
         if constexpr (secured) {
             if (c.tls_session() != 0) {
+                core_.tell_gate_of_end(c);  // it may ask for what was negotiated
                 tls_->close_session(c.tls_session());
             }
         }

@@ -1744,6 +1744,7 @@ private:
         }
         if constexpr (secured) {
             if (c.tls_session() != 0) {
+                core_.tell_gate_of_end(c);  // it may ask for what was negotiated
                 tls_->close_session(c.tls_session());
             }
         }

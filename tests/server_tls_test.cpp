@@ -1094,6 +1094,40 @@ TEST_CASE("TLS: no ciphertext leaves a revoked connection, be it allowed before"
     });
 }
 
+namespace {
+
+/// Asks for what was negotiated to the last.
+struct tls_asking_gate {
+    toy_tls* tls = nullptr;
+    std::uint32_t told = 0;
+
+    netio::verdict admit(const netio::connection&) noexcept { return netio::verdict::allow(); }
+    void closed(const netio::connection& c, netio::close_reason) noexcept {
+        ++told;
+        REQUIRE(c.tls_session() != 0);
+        CHECK(tls->status(c.tls_session()) == netio::tls_status::open);
+    }
+};
+
+}  // namespace
+
+TEST_CASE("TLS: a session is there until everybody was told of its end, the gate last") {
+    on_both_kernels([](bool proactor) {
+        basic_tls_world<tls_asking_gate> w(proactor);
+        w.gate.tls = &w.tls;
+        w.handler.data = [](netio::connection& c, netio::bytes in) {
+            c.kill();
+            return in.size();
+        };
+        w.listen_tls();
+        tls_peer p = tls_joined(w);
+        p.peer.send(p.say.data("go"));
+        w.pump();
+        CHECK(w.gate.told == 1);
+        CHECK(w.tls.in_use() == 0);
+    });
+}
+
 TEST_CASE("TLS: seeds: whatever the network does, bytes come once and in order, sessions go back") {
     for (std::uint64_t seed = 1; seed <= 150; ++seed) {
         CAPTURE(seed);
