@@ -2044,14 +2044,18 @@ private:
         }
     }
 
-    /// The PROXY header was kept for on_open.
-    void finish_handshake(connection& c) noexcept {
-        parsed<proxy::header> found;
-        if (c.has(flags::window_inline) || c.window_ != 0) {
-            const detail::listener_entry& from = core_.shared->listeners[c.listener_];
-            found = proxy::parse({c.window_memory(), c.window_end_}, preface_options(from));
-            core_.opening = &found.value;
+    /// The PROXY header, which is kept for on_open; nothing where there was none.
+    parsed<proxy::header> header_of(const connection& c) const noexcept {
+        if (!c.has(flags::window_inline) && c.window_ == 0) {
+            return {};
         }
+        return proxy::parse({c.window_memory(), c.window_end_},
+                            preface_options(core_.shared->listeners[c.listener_]));
+    }
+
+    void finish_handshake(connection& c) noexcept {
+        const parsed<proxy::header> found = header_of(c);
+        core_.opening = found.consumed != 0 ? &found.value : nullptr;
         open_connection(c);
         core_.opening = nullptr;
     }
@@ -2075,7 +2079,8 @@ private:
     /// The peer's FIN. Whether its stream ended with it the session knows.
     void ended_sealed(connection& c) noexcept {
         if (c.state_ == kind::preface) {
-            c.because(c.bytes_in_ == 0 ? close_kind::peer_closed : close_kind::tls_failed);
+            const bool said_nothing = c.bytes_in_ == header_of(c).consumed;
+            c.because(said_nothing ? close_kind::peer_closed : close_kind::tls_failed);
             begin_close(c, false);
             return;
         }

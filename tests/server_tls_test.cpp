@@ -469,6 +469,28 @@ TEST_CASE("TLS: who leaves in mid-handshake gives its session back") {
     });
 }
 
+TEST_CASE("TLS: a client that leaves before its first byte is no failure, behind PROXY either") {
+    on_both_kernels([](bool proactor) {
+        for (const bool proxied : {false, true}) {
+            for (const bool said : {false, true}) {
+                tls_world w(proactor);
+                netio::listen_options how;
+                how.proxy = proxied ? netio::proxy_mode::required : netio::proxy_mode::off;
+                w.listen_tls(how);
+                sim_peer peer = w.connect();
+                toy_client say;
+                peer.send(std::string(proxied ? tls_proxy_header : "") +
+                          (said ? say.hello().substr(0, 3) : ""));
+                w.pump();
+                peer.shutdown();
+                w.pump();
+                CHECK(w.last_reason().kind == (said ? close_kind::tls_failed
+                                                    : close_kind::peer_closed));
+            }
+        }
+    });
+}
+
 TEST_CASE("TLS: plain text on a TLS port gets an alert, then FIN, and no handler") {
     on_both_kernels([](bool proactor) {
         tls_world w(proactor);
