@@ -7547,7 +7547,8 @@ private:
     slot_header header_;           // its link serves the list of touched ones while we live
     wheel_node timer_;
     socket_handle handle_;
-    std::uint64_t in_at_;          // tick of the last byte in, or of the state's begin
+    std::uint64_t in_at_;          // tick of the last byte in, or of the state's begin; over TLS
+                                   // of the last plaintext, out or in
     std::uint64_t out_at_;         // tick of the last byte out
     std::uint64_t bytes_in_;
     std::uint64_t bytes_out_;
@@ -7583,7 +7584,8 @@ private:
     std::uint8_t origin_ : 2;
     bool answering_ : 1;           // in an exchange, and it is not the peer's turn
     bool fin_seen_ : 1;            // over TLS, whose own end is what counts
-    std::uint8_t sent_in_ : 4;     // the last bits of the turn that last sent
+    // The last bits of the turn that last sent. Over TLS 1 while plaintext is on its way out.
+    std::uint8_t sent_in_ : 4;
 };
 static_assert(static_cast<std::uint8_t>(close_kind::count_) <= 32, "five bits hold a reason");
 static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");
@@ -20682,7 +20684,8 @@ private:
         if (c.has(flags::is_parked)) {
             next.until(c.in_at_, deadline_kind::park);
         } else if (!has_output(c)) {  // while output waits, only its own deadline counts
-            const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
+            const bool in_last = c.in_at_ > c.out_at_ || speaks_tls(c);  // see sent_sealed
+            const std::uint64_t last = in_last ? c.in_at_ : c.out_at_;
             if (c.answering_) {
                 // Neither of them has anything to wait for but the handler.
             } else if (c.has(flags::in_exchange) ||
@@ -22502,6 +22505,7 @@ private:
         }
         if (c.output_.words != 0) {
             seal_output(c);
+            c.sent_in_ = 1;
         }
         const bytes sealed = tls_->to_send(session);
         if (!sealed.empty()) {
@@ -22538,6 +22542,7 @@ private:
         c.bytes_out_ += count;
         core_.counts.bytes_out += count;
         c.out_at_ = core_.now_up_ms;
+        note_answer_sent(c);
         if (c.state_ == kind::preface) {
             go_on_with_handshake(c);
         } else {
@@ -22548,6 +22553,17 @@ private:
             c.rates_out_ = c.rates_out_ && has_output(c);
         }
         settle(c);
+    }
+
+    /// What a session says of itself, to be asked again and again, is no activity; what it says for
+    /// the handler is, until the kernel has all of it.
+    void note_answer_sent(connection& c) noexcept {
+        if (c.sent_in_ != 0) {
+            if (!c.has(flags::is_parked)) {
+                c.in_at_ = core_.now_up_ms;
+            }
+            c.sent_in_ = tls_->to_send(c.tls_session()).empty() ? 0 : 1;
+        }
     }
 
     /// The queue is flushed and nothing will follow: close_notify. True once that is sent, too.

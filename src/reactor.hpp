@@ -395,7 +395,8 @@ private:
         if (c.has(flags::is_parked)) {
             next.until(c.in_at_, deadline_kind::park);
         } else if (!has_output(c)) {  // while output waits, only its own deadline counts
-            const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
+            const bool in_last = c.in_at_ > c.out_at_ || speaks_tls(c);  // see sent_sealed
+            const std::uint64_t last = in_last ? c.in_at_ : c.out_at_;
             if (c.answering_) {
                 // Neither of them has anything to wait for but the handler.
             } else if (c.has(flags::in_exchange) ||
@@ -2215,6 +2216,7 @@ private:
         }
         if (c.output_.words != 0) {
             seal_output(c);
+            c.sent_in_ = 1;
         }
         const bytes sealed = tls_->to_send(session);
         if (!sealed.empty()) {
@@ -2251,6 +2253,7 @@ private:
         c.bytes_out_ += count;
         core_.counts.bytes_out += count;
         c.out_at_ = core_.now_up_ms;
+        note_answer_sent(c);
         if (c.state_ == kind::preface) {
             go_on_with_handshake(c);
         } else {
@@ -2261,6 +2264,17 @@ private:
             c.rates_out_ = c.rates_out_ && has_output(c);
         }
         settle(c);
+    }
+
+    /// What a session says of itself, to be asked again and again, is no activity; what it says for
+    /// the handler is, until the kernel has all of it.
+    void note_answer_sent(connection& c) noexcept {
+        if (c.sent_in_ != 0) {
+            if (!c.has(flags::is_parked)) {
+                c.in_at_ = core_.now_up_ms;
+            }
+            c.sent_in_ = tls_->to_send(c.tls_session()).empty() ? 0 : 1;
+        }
     }
 
     /// The queue is flushed and nothing will follow: close_notify. True once that is sent, too.

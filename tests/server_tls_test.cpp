@@ -679,6 +679,35 @@ TEST_CASE("TLS: a record that trickles in, and empty ones, are no activity") {
     }
 }
 
+TEST_CASE("TLS: what a session answers of itself is no activity, the last answer's end is") {
+    on_both_kernels([](bool proactor) {
+        tls_world w(proactor);
+        tls_echo(w.handler);
+        w.listen_tls();
+        tls_peer p = tls_joined(w);
+        p.peer.window(60);
+        p.peer.send(p.say.data(tls_pattern(100)));
+        w.pass(25'000);
+        p.pump(w);  // the rest is taken only now
+        p.pump(w);
+        CHECK(p.say.text.size() == 100);
+        w.pass(59'000);
+        CHECK(w.handler.count("deadline") == 0);
+        w.pass(2'000);
+        CHECK(w.handler.count("deadline") == 1);
+
+        tls_peer asking = tls_joined(w);
+        for (int at = 0; at < 7 && w.handler.closed < 2; ++at) {
+            CHECK(at < 6);
+            asking.peer.send(asking.say.ask());
+            asking.pump(w);
+            w.pass(10'500);
+        }
+        CHECK(asking.say.told == 6);
+        CHECK(w.handler.count("deadline") == 2);
+    });
+}
+
 TEST_CASE("TLS: a message that is too long for the window ends as input_too_long") {
     tls_world w(false);
     w.handler.data = [](netio::connection&, netio::bytes) { return std::size_t{0}; };
