@@ -7561,7 +7561,8 @@ private:
     slot_header header_;           // its link serves the list of touched ones while we live
     wheel_node timer_;
     socket_handle handle_;
-    std::uint64_t in_at_;          // tick of the last byte in, or of the state's begin
+    std::uint64_t in_at_;          // tick of the last byte in, or of the state's begin; over TLS
+                                   // of the last plaintext, out or in
     std::uint64_t out_at_;         // tick of the last byte out
     std::uint64_t bytes_in_;
     std::uint64_t bytes_out_;
@@ -7598,7 +7599,8 @@ private:
     std::uint8_t origin_ : 2;
     bool answering_ : 1;           // in an exchange, and it is not the peer's turn
     bool fin_seen_ : 1;            // over TLS, whose own end is what counts
-    std::uint8_t sent_in_ : 4;     // the last bits of the turn that last sent
+    // The last bits of the turn that last sent. Over TLS 1 while plaintext is on its way out.
+    std::uint8_t sent_in_ : 4;
 };
 static_assert(static_cast<std::uint8_t>(close_kind::count_) <= 32, "five bits hold a reason");
 static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");
@@ -7783,6 +7785,13 @@ struct worker_core {
     }
     std::uint64_t word_of(std::uint32_t index) const noexcept {
         return load_native<std::uint64_t>(ingress[index]);
+    }
+    /// Once, if the gate let it in.
+    void tell_gate_of_end(connection& c) noexcept {
+        if (c.admitted_) {
+            c.admitted_ = false;
+            calls->parted(*this, c);
+        }
     }
     /// Leaves nothing of a connection behind and frees its slot.
     void free_slot(connection& c) noexcept;
@@ -8473,10 +8482,7 @@ inline void worker_core::free_slot(connection& c) noexcept {
     if (c.has(connection::waits_for_output | connection::waits_for_input)) {
         leave_waiting(c);
     }
-    if (c.admitted_) {
-        c.admitted_ = false;
-        calls->parted(*this, c);
-    }
+    tell_gate_of_end(c);
     refusals -= c.refusal_ ? 1 : 0;
     kills.end(index);
     count_out(c);
@@ -19508,7 +19514,8 @@ NETIO_END
 
 NETIO_BEGIN
 
-/// Where the session of a connection stands.
+/// Where the session of a connection stands. Whatever ends it before its handshake was over, and be
+/// it a close_notify, is a failure: of one that is open, ended or closed the handler is told.
 enum class tls_status : std::uint8_t {
     handshake,  ///< nothing of the application's may pass yet
     open,       ///< both ways
@@ -20704,7 +20711,8 @@ private:
         if (c.has(flags::is_parked)) {
             next.until(c.in_at_, deadline_kind::park);
         } else if (!has_output(c)) {  // while output waits, only its own deadline counts
-            const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
+            const bool in_last = c.in_at_ > c.out_at_ || speaks_tls(c);  // see sent_sealed
+            const std::uint64_t last = in_last ? c.in_at_ : c.out_at_;
             if (c.answering_) {
                 // Neither of them has anything to wait for but the handler.
             } else if (c.has(flags::in_exchange) ||
@@ -22055,6 +22063,7 @@ private:
         }
         if constexpr (secured) {
             if (c.tls_session() != 0) {
+                core_.tell_gate_of_end(c);  // it may ask for what was negotiated
                 tls_->close_session(c.tls_session());
             }
         }
@@ -22354,14 +22363,18 @@ private:
         }
     }
 
-    /// The PROXY header was kept for on_open.
-    void finish_handshake(connection& c) noexcept {
-        parsed<proxy::header> found;
-        if (c.has(flags::window_inline) || c.window_ != 0) {
-            const detail::listener_entry& from = core_.shared->listeners[c.listener_];
-            found = proxy::parse({c.window_memory(), c.window_end_}, preface_options(from));
-            core_.opening = &found.value;
+    /// The PROXY header, which is kept for on_open; nothing where there was none.
+    parsed<proxy::header> header_of(const connection& c) const noexcept {
+        if (!c.has(flags::window_inline) && c.window_ == 0) {
+            return {};
         }
+        return proxy::parse({c.window_memory(), c.window_end_},
+                            preface_options(core_.shared->listeners[c.listener_]));
+    }
+
+    void finish_handshake(connection& c) noexcept {
+        const parsed<proxy::header> found = header_of(c);
+        core_.opening = found.consumed != 0 ? &found.value : nullptr;
         open_connection(c);
         core_.opening = nullptr;
     }
@@ -22385,7 +22398,8 @@ private:
     /// The peer's FIN. Whether its stream ended with it the session knows.
     void ended_sealed(connection& c) noexcept {
         if (c.state_ == kind::preface) {
-            c.because(c.bytes_in_ == 0 ? close_kind::peer_closed : close_kind::tls_failed);
+            const bool said_nothing = c.bytes_in_ == header_of(c).consumed;
+            c.because(said_nothing ? close_kind::peer_closed : close_kind::tls_failed);
             begin_close(c, false);
             return;
         }
@@ -22440,7 +22454,11 @@ private:
     /// A session may have come further by whatever happened, not only by what arrived.
     void settle_session(connection& c) noexcept {
         if (c.state_ == kind::preface) {
-            start_sealed(c);
+            if (is_shed(c)) {
+                turn_away(c, refusal_cause::shed);
+            } else {
+                start_sealed(c);
+            }
             return;
         }
         if (c.fin_seen_ && c.has(flags::close_wanted)) {
@@ -22516,6 +22534,7 @@ private:
         }
         if (c.output_.words != 0) {
             seal_output(c);
+            c.sent_in_ = 1;
         }
         const bytes sealed = tls_->to_send(session);
         if (!sealed.empty()) {
@@ -22532,8 +22551,18 @@ private:
             const std::size_t taken = tls_->write(c.tls_session(), pieces[at]);
             c.output().drop_sent(taken);
             if (taken != pieces[at].size()) {
+                drop_unsendable(c);
                 return;
             }
+        }
+    }
+
+    /// A session that failed or is closed will never take what is left, be it that nobody listens
+    /// to it any more: an end that waits for the flush would wait for good.
+    void drop_unsendable(connection& c) noexcept {
+        const tls_status now = tls_->status(c.tls_session());
+        if (now == tls_status::failed || now == tls_status::closed) {
+            give_up_output(c);
         }
     }
 
@@ -22542,6 +22571,7 @@ private:
         c.bytes_out_ += count;
         core_.counts.bytes_out += count;
         c.out_at_ = core_.now_up_ms;
+        note_answer_sent(c);
         if (c.state_ == kind::preface) {
             go_on_with_handshake(c);
         } else {
@@ -22552,6 +22582,17 @@ private:
             c.rates_out_ = c.rates_out_ && has_output(c);
         }
         settle(c);
+    }
+
+    /// What a session says of itself, to be asked again and again, is no activity; what it says for
+    /// the handler is, until the kernel has all of it.
+    void note_answer_sent(connection& c) noexcept {
+        if (c.sent_in_ != 0) {
+            if (!c.has(flags::is_parked)) {
+                c.in_at_ = core_.now_up_ms;
+            }
+            c.sent_in_ = tls_->to_send(c.tls_session()).empty() ? 0 : 1;
+        }
     }
 
     /// The queue is flushed and nothing will follow: close_notify. True once that is sent, too.
@@ -23598,8 +23639,8 @@ public:
     /// are closed by `exec` or with the process; until then peers do not see what the parent
     /// closes. Other calls are not for a child, nor is a return into a loop it was forked from.
     error run(std::uint32_t worker = 0) noexcept {
-        if (in_forked_child()) {
-            return error::forked_child;
+        if (const error refused = may_run(); refused != error::none) {
+            return refused;
         }
         const error opened = open(worker);
         if (opened != error::none) {
@@ -23961,6 +24002,9 @@ private:
         } else {
             return false;
         }
+    }
+    error may_run() noexcept {
+        return in_forked_child() ? fail("run", Backend::name, error::forked_child) : error::none;
     }
     void note_owner() noexcept {
         if constexpr (backend_may_be_forked<Backend>) {
@@ -25092,6 +25136,9 @@ private:
     }
 
     error run_streams(std::uint32_t worker) noexcept {
+        if (const error refused = base::may_run(); refused != error::none) {
+            return refused;
+        }
         const error opened = base::open(worker);
         if (opened != error::none) {
             return opened == error::stopped ? error::none : opened;

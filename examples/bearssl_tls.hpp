@@ -234,7 +234,8 @@ public:
         entry& s = of(number);
         const unsigned now = br_ssl_engine_current_state(&s.server.eng);
         if ((now & BR_SSL_CLOSED) != 0) {
-            return br_ssl_engine_last_error(&s.server.eng) == BR_ERR_OK
+            // A close_notify in mid-handshake is in order to BearSSL; but no session was.
+            return s.is_open && br_ssl_engine_last_error(&s.server.eng) == BR_ERR_OK
                        ? netio::tls_status::closed
                        : netio::tls_status::failed;
         }

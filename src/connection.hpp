@@ -458,7 +458,8 @@ private:
     slot_header header_;           // its link serves the list of touched ones while we live
     wheel_node timer_;
     socket_handle handle_;
-    std::uint64_t in_at_;          // tick of the last byte in, or of the state's begin
+    std::uint64_t in_at_;          // tick of the last byte in, or of the state's begin; over TLS
+                                   // of the last plaintext, out or in
     std::uint64_t out_at_;         // tick of the last byte out
     std::uint64_t bytes_in_;
     std::uint64_t bytes_out_;
@@ -495,7 +496,8 @@ private:
     std::uint8_t origin_ : 2;
     bool answering_ : 1;           // in an exchange, and it is not the peer's turn
     bool fin_seen_ : 1;            // over TLS, whose own end is what counts
-    std::uint8_t sent_in_ : 4;     // the last bits of the turn that last sent
+    // The last bits of the turn that last sent. Over TLS 1 while plaintext is on its way out.
+    std::uint8_t sent_in_ : 4;
 };
 static_assert(static_cast<std::uint8_t>(close_kind::count_) <= 32, "five bits hold a reason");
 static_assert(sizeof(connection) == 128, "the hot part of a connection is two cache lines");
@@ -680,6 +682,13 @@ struct worker_core {
     }
     std::uint64_t word_of(std::uint32_t index) const noexcept {
         return load_native<std::uint64_t>(ingress[index]);
+    }
+    /// Once, if the gate let it in.
+    void tell_gate_of_end(connection& c) noexcept {
+        if (c.admitted_) {
+            c.admitted_ = false;
+            calls->parted(*this, c);
+        }
     }
     /// Leaves nothing of a connection behind and frees its slot.
     void free_slot(connection& c) noexcept;
@@ -1370,10 +1379,7 @@ inline void worker_core::free_slot(connection& c) noexcept {
     if (c.has(connection::waits_for_output | connection::waits_for_input)) {
         leave_waiting(c);
     }
-    if (c.admitted_) {
-        c.admitted_ = false;
-        calls->parted(*this, c);
-    }
+    tell_gate_of_end(c);
     refusals -= c.refusal_ ? 1 : 0;
     kills.end(index);
     count_out(c);

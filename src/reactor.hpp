@@ -399,7 +399,8 @@ private:
         if (c.has(flags::is_parked)) {
             next.until(c.in_at_, deadline_kind::park);
         } else if (!has_output(c)) {  // while output waits, only its own deadline counts
-            const std::uint64_t last = c.in_at_ > c.out_at_ ? c.in_at_ : c.out_at_;
+            const bool in_last = c.in_at_ > c.out_at_ || speaks_tls(c);  // see sent_sealed
+            const std::uint64_t last = in_last ? c.in_at_ : c.out_at_;
             if (c.answering_) {
                 // Neither of them has anything to wait for but the handler.
             } else if (c.has(flags::in_exchange) ||
@@ -1750,6 +1751,7 @@ private:
         }
         if constexpr (secured) {
             if (c.tls_session() != 0) {
+                core_.tell_gate_of_end(c);  // it may ask for what was negotiated
                 tls_->close_session(c.tls_session());
             }
         }
@@ -2049,14 +2051,18 @@ private:
         }
     }
 
-    /// The PROXY header was kept for on_open.
-    void finish_handshake(connection& c) noexcept {
-        parsed<proxy::header> found;
-        if (c.has(flags::window_inline) || c.window_ != 0) {
-            const detail::listener_entry& from = core_.shared->listeners[c.listener_];
-            found = proxy::parse({c.window_memory(), c.window_end_}, preface_options(from));
-            core_.opening = &found.value;
+    /// The PROXY header, which is kept for on_open; nothing where there was none.
+    parsed<proxy::header> header_of(const connection& c) const noexcept {
+        if (!c.has(flags::window_inline) && c.window_ == 0) {
+            return {};
         }
+        return proxy::parse({c.window_memory(), c.window_end_},
+                            preface_options(core_.shared->listeners[c.listener_]));
+    }
+
+    void finish_handshake(connection& c) noexcept {
+        const parsed<proxy::header> found = header_of(c);
+        core_.opening = found.consumed != 0 ? &found.value : nullptr;
         open_connection(c);
         core_.opening = nullptr;
     }
@@ -2080,7 +2086,8 @@ private:
     /// The peer's FIN. Whether its stream ended with it the session knows.
     void ended_sealed(connection& c) noexcept {
         if (c.state_ == kind::preface) {
-            c.because(c.bytes_in_ == 0 ? close_kind::peer_closed : close_kind::tls_failed);
+            const bool said_nothing = c.bytes_in_ == header_of(c).consumed;
+            c.because(said_nothing ? close_kind::peer_closed : close_kind::tls_failed);
             begin_close(c, false);
             return;
         }
@@ -2135,7 +2142,11 @@ private:
     /// A session may have come further by whatever happened, not only by what arrived.
     void settle_session(connection& c) noexcept {
         if (c.state_ == kind::preface) {
-            start_sealed(c);
+            if (is_shed(c)) {
+                turn_away(c, refusal_cause::shed);
+            } else {
+                start_sealed(c);
+            }
             return;
         }
         if (c.fin_seen_ && c.has(flags::close_wanted)) {
@@ -2211,6 +2222,7 @@ private:
         }
         if (c.output_.words != 0) {
             seal_output(c);
+            c.sent_in_ = 1;
         }
         const bytes sealed = tls_->to_send(session);
         if (!sealed.empty()) {
@@ -2227,8 +2239,18 @@ private:
             const std::size_t taken = tls_->write(c.tls_session(), pieces[at]);
             c.output().drop_sent(taken);
             if (taken != pieces[at].size()) {
+                drop_unsendable(c);
                 return;
             }
+        }
+    }
+
+    /// A session that failed or is closed will never take what is left, be it that nobody listens
+    /// to it any more: an end that waits for the flush would wait for good.
+    void drop_unsendable(connection& c) noexcept {
+        const tls_status now = tls_->status(c.tls_session());
+        if (now == tls_status::failed || now == tls_status::closed) {
+            give_up_output(c);
         }
     }
 
@@ -2237,6 +2259,7 @@ private:
         c.bytes_out_ += count;
         core_.counts.bytes_out += count;
         c.out_at_ = core_.now_up_ms;
+        note_answer_sent(c);
         if (c.state_ == kind::preface) {
             go_on_with_handshake(c);
         } else {
@@ -2247,6 +2270,17 @@ private:
             c.rates_out_ = c.rates_out_ && has_output(c);
         }
         settle(c);
+    }
+
+    /// What a session says of itself, to be asked again and again, is no activity; what it says for
+    /// the handler is, until the kernel has all of it.
+    void note_answer_sent(connection& c) noexcept {
+        if (c.sent_in_ != 0) {
+            if (!c.has(flags::is_parked)) {
+                c.in_at_ = core_.now_up_ms;
+            }
+            c.sent_in_ = tls_->to_send(c.tls_session()).empty() ? 0 : 1;
+        }
     }
 
     /// The queue is flushed and nothing will follow: close_notify. True once that is sent, too.

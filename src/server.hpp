@@ -308,8 +308,8 @@ public:
     /// are closed by `exec` or with the process; until then peers do not see what the parent
     /// closes. Other calls are not for a child, nor is a return into a loop it was forked from.
     error run(std::uint32_t worker = 0) noexcept {
-        if (in_forked_child()) {
-            return error::forked_child;
+        if (const error refused = may_run(); refused != error::none) {
+            return refused;
         }
         const error opened = open(worker);
         if (opened != error::none) {
@@ -671,6 +671,9 @@ private:
         } else {
             return false;
         }
+    }
+    error may_run() noexcept {
+        return in_forked_child() ? fail("run", Backend::name, error::forked_child) : error::none;
     }
     void note_owner() noexcept {
         if constexpr (backend_may_be_forked<Backend>) {

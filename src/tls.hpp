@@ -9,7 +9,8 @@
 
 NETIO_BEGIN
 
-/// Where the session of a connection stands.
+/// Where the session of a connection stands. Whatever ends it before its handshake was over, and be
+/// it a close_notify, is a failure: of one that is open, ended or closed the handler is told.
 enum class tls_status : std::uint8_t {
     handshake,  ///< nothing of the application's may pass yet
     open,       ///< both ways

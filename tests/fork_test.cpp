@@ -54,6 +54,7 @@ void fork_beside_a_server() {
     CHECK(fork_and([&] {
               const bool refused =
                   server->run() == error::forked_child &&
+                  server->failure().code == error::forked_child &&
                   server->listen({.address = "127.0.0.1", .port = 0}) == error::forked_child &&
                   server->failure().code == error::forked_child &&
                   server->adopt_listener(0, {}) == error::forked_child;
@@ -84,6 +85,41 @@ TEST_CASE("a forked child can't run its parent's server, and ends it without a t
     fork_beside_a_server<netio::io_uring>();
 #endif
     CHECK(client_os::open_handles() == handles);
+}
+
+namespace {
+
+/// Does what the test says while it serves, once.
+struct forking_stream {
+    std::function<void()> serve;
+
+    void on_connection(netio::stream&) noexcept { serve(); }
+};
+
+}  // namespace
+
+TEST_CASE("a forked child can't run its parent's blocking pool either") {
+    netio::limits sizes = service_limits;
+    sizes.connections_max = sizes.workers_max = 1;
+    forking_stream handler;
+    fresh_memory memory(netio::bytes_needed<netio::blocking>(sizes));
+    netio::blocking_pool<forking_stream> pool(netio::storage_view{memory.all(), sizes}, handler);
+    netio::listener_id id;
+    REQUIRE(pool.listen({.address = "127.0.0.1", .port = 0}, &id) == error::none);
+    client_socket client(pool.local(id));
+    int came_back = -1;
+    handler.serve = [&] {
+        came_back = fork_and([&] {
+            ::alarm(10);  // of a child that does run it
+            return pool.run() == error::forked_child &&
+                           pool.failure().code == error::forked_child
+                       ? 0
+                       : 1;
+        });
+        pool.stop();
+    };
+    CHECK(pool.run() == error::none);
+    CHECK(came_back == 0);
 }
 
 TEST_CASE("a server that was bound before a fork is run by the child, if nobody ran it") {

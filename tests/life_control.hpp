@@ -13,7 +13,7 @@ inline void life::choose_control() noexcept {
     gate_denies_ = one_in(3) ? 0 : choose.below(60);
     controls_ = one_in(2) ? 0 : 1 + choose.below(80);
     pauses_ = one_in(3) ? 1 + choose.below(30) : 0;
-    rates_ = one_in(2);
+    rates_ = !one_in(4);
     sizes.sources_max = one_in(6) ? 0 : one_in(3) ? between(8, 40) : 0xFFFFFFFF;
     caps_ = sizes.sources_max != 0 && one_in(3);
     if (one_in(4)) {

@@ -469,6 +469,28 @@ TEST_CASE("TLS: who leaves in mid-handshake gives its session back") {
     });
 }
 
+TEST_CASE("TLS: a client that leaves before its first byte is no failure, behind PROXY either") {
+    on_both_kernels([](bool proactor) {
+        for (const bool proxied : {false, true}) {
+            for (const bool said : {false, true}) {
+                tls_world w(proactor);
+                netio::listen_options how;
+                how.proxy = proxied ? netio::proxy_mode::required : netio::proxy_mode::off;
+                w.listen_tls(how);
+                sim_peer peer = w.connect();
+                toy_client say;
+                peer.send(std::string(proxied ? tls_proxy_header : "") +
+                          (said ? say.hello().substr(0, 3) : ""));
+                w.pump();
+                peer.shutdown();
+                w.pump();
+                CHECK(w.last_reason().kind == (said ? close_kind::tls_failed
+                                                    : close_kind::peer_closed));
+            }
+        }
+    });
+}
+
 TEST_CASE("TLS: plain text on a TLS port gets an alert, then FIN, and no handler") {
     on_both_kernels([](bool proactor) {
         tls_world w(proactor);
@@ -657,6 +679,35 @@ TEST_CASE("TLS: a record that trickles in, and empty ones, are no activity") {
     }
 }
 
+TEST_CASE("TLS: what a session answers of itself is no activity, the last answer's end is") {
+    on_both_kernels([](bool proactor) {
+        tls_world w(proactor);
+        tls_echo(w.handler);
+        w.listen_tls();
+        tls_peer p = tls_joined(w);
+        p.peer.window(60);
+        p.peer.send(p.say.data(tls_pattern(100)));
+        w.pass(25'000);
+        p.pump(w);  // the rest is taken only now
+        p.pump(w);
+        CHECK(p.say.text.size() == 100);
+        w.pass(59'000);
+        CHECK(w.handler.count("deadline") == 0);
+        w.pass(2'000);
+        CHECK(w.handler.count("deadline") == 1);
+
+        tls_peer asking = tls_joined(w);
+        for (int at = 0; at < 7 && w.handler.closed < 2; ++at) {
+            CHECK(at < 6);
+            asking.peer.send(asking.say.ask());
+            asking.pump(w);
+            w.pass(10'500);
+        }
+        CHECK(asking.say.told == 6);
+        CHECK(w.handler.count("deadline") == 2);
+    });
+}
+
 TEST_CASE("TLS: a message that is too long for the window ends as input_too_long") {
     tls_world w(false);
     w.handler.data = [](netio::connection&, netio::bytes) { return std::size_t{0}; };
@@ -800,6 +851,76 @@ TEST_CASE("TLS: where the peer's close_notify ends both ways, the rest of the ou
     });
 }
 
+TEST_CASE("TLS: what a session will never take is dropped, and holds up no end") {
+    on_both_kernels([](bool proactor) {
+        netio::listen_options how;
+        how.times.write_ms = 0;  // nothing else would end it
+        {
+            CAPTURE("the peer's end, where ours was asked for");
+            tls_world w(proactor, {.closes_both = true});
+            w.handler.data = [](netio::connection& c, netio::bytes in) {
+                c.write(std::string(3000, 'z'));
+                c.end();
+                return in.size();
+            };
+            w.listen_tls(how);
+            tls_peer p = tls_joined(w);
+            p.peer.window(100);
+            p.peer.send(p.say.data("go"));
+            w.pump();
+            p.peer.send(p.say.close());
+            w.pump();
+            p.peer.window(64 * 1024);
+            p.pump(w);
+            CHECK(p.say.clean());
+            CHECK(p.peer.finished());
+            CHECK(w.handler.closed == 1);
+        }
+        {
+            CAPTURE("the peer's end, while it was paused");
+            tls_world w(proactor, {.closes_both = true});
+            netio::connection_id id;
+            w.handler.open = [&](netio::connection& c) {
+                id = c.id();
+                c.pause();
+            };
+            w.handler.posted = [](netio::connection& c, std::uint64_t) {
+                c.write("too late");
+                c.close();
+            };
+            w.listen_tls(how);
+            tls_peer p = tls_joined(w);
+            p.peer.send(p.say.close());
+            p.pump(w);
+            w.server->post(id, 1);
+            p.pump(w);
+            CHECK(p.say.text.empty());
+            CHECK(p.peer.finished());
+            p.peer.close();
+            w.pump();
+            CHECK(w.handler.closed == 1);
+        }
+        {
+            CAPTURE("a bad record behind a request whose answer is the last one");
+            tls_world w(proactor);
+            w.handler.data = [](netio::connection& c, netio::bytes in) {
+                c.write("answer");
+                c.close();
+                return in.size();
+            };
+            w.listen_tls(how);
+            tls_peer p = tls_joined(w);
+            p.peer.send(tls_records({p.say.data("go"), std::string("\4\0\1abc", 6)}));
+            p.pump(w);
+            CHECK(p.say.alert == toy_tls::bad_record);
+            CHECK(p.peer.finished());
+            p.peer.close();
+            w.pump();
+            CHECK(w.handler.closed == 1);
+        }
+    });
+}
+
 TEST_CASE("TLS: a kill sends nothing more, and gives the session back when the kernel is done") {
     on_both_kernels([](bool proactor) {
         tls_world w(proactor);
@@ -875,6 +996,27 @@ TEST_CASE("TLS: a drain ends handshakes at once, and waits for answers under way
         CHECK(served.say.ended);
         served.peer.close();
         w.pump();
+        CHECK(w.server->stats().open == 0);
+    });
+}
+
+TEST_CASE("TLS: where its lane is shed a handshake ends at once") {
+    on_both_kernels([](bool proactor) {
+        tls_world w(proactor);
+        w.listen_tls();
+        tls_peer shaking;
+        shaking.peer = w.connect();
+        shaking.peer.send(shaking.say.hello());
+        shaking.pump(w);
+        tls_peer idle = tls_joined(w);
+        CHECK(w.server->control(netio::control_state::shed, 0) == netio::error::none);
+        w.pump();
+        idle.say.take(idle.peer.take_text());
+        CHECK(idle.say.ended);
+        idle.peer.close();
+        CHECK(shaking.peer.was_reset());
+        w.pump();
+        CHECK(w.handler.opened == 1);
         CHECK(w.server->stats().open == 0);
     });
 }
@@ -1000,6 +1142,40 @@ TEST_CASE("TLS: no ciphertext leaves a revoked connection, be it allowed before"
         CHECK(after.size() <= 100);  // the send that the gate allowed was with the kernel
         CHECK(p.peer.was_reset());
         CHECK(w.handler.reasons.at(0).kind == close_kind::egress_denied);
+    });
+}
+
+namespace {
+
+/// Asks for what was negotiated to the last.
+struct tls_asking_gate {
+    toy_tls* tls = nullptr;
+    std::uint32_t told = 0;
+
+    netio::verdict admit(const netio::connection&) noexcept { return netio::verdict::allow(); }
+    void closed(const netio::connection& c, netio::close_reason) noexcept {
+        ++told;
+        REQUIRE(c.tls_session() != 0);
+        CHECK(tls->status(c.tls_session()) == netio::tls_status::open);
+    }
+};
+
+}  // namespace
+
+TEST_CASE("TLS: a session is there until everybody was told of its end, the gate last") {
+    on_both_kernels([](bool proactor) {
+        basic_tls_world<tls_asking_gate> w(proactor);
+        w.gate.tls = &w.tls;
+        w.handler.data = [](netio::connection& c, netio::bytes in) {
+            c.kill();
+            return in.size();
+        };
+        w.listen_tls();
+        tls_peer p = tls_joined(w);
+        p.peer.send(p.say.data("go"));
+        w.pump();
+        CHECK(w.gate.told == 1);
+        CHECK(w.tls.in_use() == 0);
     });
 }
 

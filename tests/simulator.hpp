@@ -25,8 +25,8 @@ inline std::uint64_t sim_hash(bytes of) noexcept {
     return out;
 }
 
-/// On a thread that takes turns with others (tests/life_pool.hpp): until its turn, and then how long
-/// it may wait at most.
+/// On a thread that takes turns with others (tests/life_pool.hpp): waits until its turn, and says
+/// how long it may wait then.
 inline thread_local std::uint64_t (*sim_stand)() noexcept = nullptr;
 
 class simulator final : public sim_owner {

@@ -126,6 +126,9 @@ def test_wrong_clients(server, identity):
     tap.check("tls: garbage gets an alert at most",
               said in (b"", b"RESET") or said.startswith(b"\x15"), said)
     tap.check("tls: and told so", closed(server, r"tls_failed\(\d+\)"), server.lines)
+    programs.turned_away(server.port, b"\x15\x03\x01\x00\x02\x01\x00")
+    tap.check("tls: close_notify in the place of a handshake is a failed one",
+              closed(server, r"tls_failed\(31\)"), server.lines)
     said = curl(server, identity, "/", "http")
     tap.check("tls: plain HTTP gets no answer", said.returncode != 0 and said.stdout == b"", said)
     tap.check("tls: nor a handler", closed(server, r"tls_failed\(\d+\)"), server.lines)

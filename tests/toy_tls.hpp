@@ -9,7 +9,7 @@
 
 namespace netio_test {
 
-enum class toy_record : std::uint8_t { hello = 1, answer, finish, data, close, alert };
+enum class toy_record : std::uint8_t { hello = 1, answer, finish, data, close, alert, ask, told };
 
 /// One direction of a stream of records: type, 16 bits of length, 16 bits of a sum over all that
 /// came before, the bytes in disguise. What is repeated, missing or changed has a wrong sum.
@@ -319,6 +319,8 @@ private:
             s.finishing = true;
         } else if (type == toy_record::data && s.step == 2) {
             s.plain = text;
+        } else if (type == toy_record::ask && s.step == 2) {
+            push(s, toy_record::told, {});  // a session of itself: no application hears
         } else if (type == toy_record::close && s.step == 2) {
             s.status = how.closes_both ? netio::tls_status::closed : netio::tls_status::ended;
             s.finishing = false;
@@ -344,10 +346,12 @@ public:
     bool ended = false;    // the server's close_notify came
     int alert = 0;
     bool bad = false;      // a record that nobody sent
+    int told = 0;          // by the session itself
 
     std::string hello() { return way_out_.seal(toy_record::hello, "client"); }
     std::string finish() { return way_out_.seal(toy_record::finish, {}); }
     std::string data(std::string_view plain) { return way_out_.seal(toy_record::data, plain); }
+    std::string ask() { return way_out_.seal(toy_record::ask, {}); }
     std::string close() { return way_out_.seal(toy_record::close, {}); }
 
     void take(std::string_view arrived) {
@@ -360,6 +364,7 @@ public:
             answered = answered || type == toy_record::answer;
             open = open || type == toy_record::finish;
             ended = ended || type == toy_record::close;
+            told += type == toy_record::told ? 1 : 0;
             text += type == toy_record::data ? content : "";
             alert = type == toy_record::alert ? static_cast<std::uint8_t>(content[0]) : alert;
         }
