@@ -19,7 +19,7 @@ FLAGS = {
     "chat": "--listen --workers --connections --memory --drain-ms",
     "own_loop": "--listen --tick-ms --memory --drain-ms",
     "own_backend": "--listen --memory --drain-ms",
-    "udp_echo": "--listen --memory --drain-ms",
+    "udp_echo": "--listen --memory --drain-ms --source-rate",
 }
 PATHS = {name: programs.build(name) for name in NAMES}
 NOBODY = 65534
