@@ -3,7 +3,7 @@
 # checks of the library and of the sanitizers, optimised at link time, among other people's names.
 # The short form runs some tests of each; NETIO_LONG=1 runs them all.
 set -u
-tests=(endpoint slab wheel proxy envelope post_queue conformance_epoll service_epoll)
+tests=(endpoint slab wheel proxy envelope post_queue service_epoll)
 [ -z "${NETIO_LONG:-}" ] || tests=(all)
 units=()
 kqueue=(-Itests/kqueue_double -DNETIO_USE_KQUEUE=1)
