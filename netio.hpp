@@ -3223,10 +3223,10 @@ public:
         std::uint64_t seen = at.load(detail::ordering::relaxed);
         NETIO_ASSERT((seen & count_mask) != 0);
         if (one_thread_ && place != count_) {
-            at.store((seen & count_mask) == 1 ? 0 : seen - 1, detail::ordering::relaxed);
+            at.store(one_less(seen), detail::ordering::relaxed);
             return;
         }
-        while (!at.compare_exchange_weak(seen, (seen & count_mask) == 1 ? 0 : seen - 1)) {
+        while (!at.compare_exchange_weak(seen, one_less(seen))) {
         }
     }
 
@@ -3249,6 +3249,11 @@ public:
 private:
     static constexpr std::uint64_t count_mask = connections_max;
     static constexpr std::uint32_t tries_max = 16;
+
+    /// A place without its last connection is nobody's.
+    static constexpr std::uint64_t one_less(std::uint64_t place) noexcept {
+        return (place & count_mask) == 1 ? 0 : place - 1;
+    }
 
     struct place_of {
         std::uint32_t first, second;  // lines, as their first place
@@ -3505,14 +3510,10 @@ public:
     /// nullptr: it has no place. A name is never 0.
     Entry* find(std::uint64_t name) noexcept {
         NETIO_ASSERT(name != 0);
-        for (const std::uint32_t set : {first(name), second(name)}) {
-            for (std::uint32_t at = set; at < set + set_places; ++at) {
-                if (names_[at] == name) {
-                    return &entries_[at];
-                }
-            }
-        }
-        return nullptr;
+        const std::uint32_t at = look(name, [&](std::uint32_t place) noexcept {
+            return names_[place] == name;
+        });
+        return at != none_index ? &entries_[at] : nullptr;
     }
     /// Its entry, an idle one made its own if it had none. nullptr: sixteen others are in use.
     Entry* find_or_take(std::uint64_t name, std::uint64_t now_ns) noexcept {
@@ -3526,16 +3527,14 @@ public:
     /// The first of its places of which `free` is true, emptied and made its own, or nullptr.
     template <class Free>
     Entry* take_if(std::uint64_t name, Free&& free) noexcept {
-        for (const std::uint32_t set : {first(name), second(name)}) {
-            for (std::uint32_t at = set; at < set + set_places; ++at) {
-                if (free(entries_[at])) {
-                    names_[at] = name;
-                    entries_[at] = Entry{};
-                    return &entries_[at];
-                }
-            }
+        const std::uint32_t at =
+            look(name, [&](std::uint32_t place) noexcept { return free(entries_[place]); });
+        if (at == none_index) {
+            return nullptr;
         }
-        return nullptr;
+        names_[at] = name;
+        entries_[at] = Entry{};
+        return &entries_[at];
     }
     void forget_all() noexcept {
         for (std::uint32_t at = 0; at < count_; ++at) {
@@ -3554,6 +3553,18 @@ public:
     }
 
 private:
+    /// The first of a name's places that is wanted, or none_index.
+    template <class Wanted>
+    std::uint32_t look(std::uint64_t name, Wanted wanted) const noexcept {
+        for (const std::uint32_t set : {first(name), second(name)}) {
+            for (std::uint32_t at = set; at < set + set_places; ++at) {
+                if (wanted(at)) {
+                    return at;
+                }
+            }
+        }
+        return none_index;
+    }
     std::uint32_t first(std::uint64_t name) const noexcept {
         return (static_cast<std::uint32_t>(name) & last_set()) * set_places;
     }
@@ -3621,12 +3632,12 @@ public:
     /// earned. nullptr: its sixteen places are all proven.
     datagram_address* address_to_prove(const endpoint& who, std::uint32_t socket,
                                        std::uint64_t now_ns) noexcept {
-        datagram_address* at = address_of(who, socket, now_ns);
-        return at != nullptr
-                   ? at
-                   : addresses_.take_if(name_of(who, socket), [now_ns](const datagram_address& of) {
-                         return !of.proven(now_ns);
-                     });
+        const std::uint64_t own = name_of(who, socket);
+        datagram_address* at = addresses_.find_or_take(own, now_ns);
+        return at != nullptr ? at
+                             : addresses_.take_if(own, [now_ns](const datagram_address& of) {
+                                   return !of.proven(now_ns);
+                               });
     }
 
     /// Without a key nothing was remembered, and no page is touched.
@@ -7817,6 +7828,10 @@ struct worker_core {
     void store_facts(const connection& c, const opened_facts& facts) noexcept {
         std::memcpy(ingress[index_of(c)], &facts, sizeof(facts));
     }
+    /// Nothing new goes out any more.
+    bool is_ending() const noexcept {
+        return shut != 0 || shared->stop_wanted.load(detail::ordering::relaxed) != 0;
+    }
     /// A counted, admitted slot for a connection without a listener: its index, or why not.
     result<std::uint32_t> take_place(netio::origin from, connection_state_kind state,
                                      const endpoint& peer, socket_handle handle) noexcept;
@@ -8426,7 +8441,7 @@ inline result<std::uint32_t> worker_core::take_place(netio::origin from,
                                                      connection_state_kind state,
                                                      const endpoint& peer,
                                                      socket_handle handle) noexcept {
-    if (shut != 0 || shared->stop_wanted.load(detail::ordering::relaxed) != 0) {
+    if (is_ending()) {
         return error::stopped;
     }
     const std::uint32_t index = take_slot(from, state);
@@ -19756,6 +19771,9 @@ struct worker_state {
     bool sweeping;
     bool sweep_again;                 // something changed for those who were looked at already
     bool spins;                       // something came from the last sleep, or since
+
+    /// Since it opened, as the last turn read the clock.
+    std::uint64_t up_ns() const noexcept { return now_ns - epoch_ns; }
 };
 
 /// Hands out offsets, aligned, one after the other.
@@ -20636,7 +20654,7 @@ private:
 
     void read_clock() noexcept {
         w_.now_ns = w_.backend.now_ns();
-        const std::uint64_t passed = w_.now_ns - w_.epoch_ns;
+        const std::uint64_t passed = w_.up_ns();
         core_.now_ms = passed / 1'000'000;
         core_.now_up_ms = core_.now_ms + (passed % 1'000'000 != 0 ? 1 : 0);
     }
@@ -21311,9 +21329,8 @@ private:
 
     NETIO_COLD void deny(connection& c, const egress& said) noexcept {
         ++core_.counts.egress_denied;
-        c.output().clear();
         c.set(flags::output_dead);
-        c.no_more_room();
+        give_up_output(c);
         c.because_reset(close_kind::egress_denied, said.code());
         tell(c, server_event_kind::egress_denied);
         if constexpr (detail::names_on_denied<Handler>) {
@@ -21706,10 +21723,7 @@ private:
         }
         c.unset(flags::sending);
         c.set(flags::output_dead);
-        if (c.output_.words != 0) {
-            c.output().clear();
-        }
-        c.no_more_room();
+        give_up_output(c);
         // What the peer sent before it vanished is still to be had; the receive will end of itself.
         if (c.state_ != kind::closing && (c.has(flags::peer_ended) || !c.wants_data())) {
             begin_close(c, true);
@@ -21721,6 +21735,14 @@ private:
     }
 
     // ---- output
+
+    /// What is queued will never be sent.
+    void give_up_output(connection& c) noexcept {
+        if (c.output_.words != 0) {
+            c.output().clear();
+        }
+        c.no_more_room();
+    }
 
     void sent(connection& c, const event& e) noexcept {
         c.unset(flags::sending);
@@ -22104,7 +22126,7 @@ private:
         if (const error wrong = detail::wrong_with(candidates, how); wrong != error::none) {
             return wrong;
         }
-        if (is_ending(w)) {
+        if (core.is_ending()) {
             return error::stopped;
         }
         const std::uint32_t at = w.dial_slots.capacity() == 0 ? none_index : w.dial_slots.take();
@@ -22121,11 +22143,6 @@ private:
         return dial_id{token::of(at, w.dial_slots.generation(at),
                                  static_cast<operation>(core.worker_index))
                            .bits};
-    }
-
-    static bool is_ending(const state& w) noexcept {
-        return w.core.shut != 0 ||
-               w.core.shared->stop_wanted.load(detail::ordering::relaxed) != 0;
     }
 
     static void begin_round(state& w, std::uint32_t at) noexcept {
@@ -22160,7 +22177,7 @@ private:
 
     /// Its round has failed: is there another one? A drain does not wait for any.
     static bool rests(state& w, detail::dial_entry& d) noexcept {
-        if (d.rounds == d.how.rounds_max || w.draining || w.stopping || is_ending(w)) {
+        if (d.rounds == d.how.rounds_max || w.draining || w.stopping || w.core.is_ending()) {
             return false;
         }
         const std::uint64_t next = w.core.now_up_ms + detail::backoff_delay_ms(
@@ -22474,13 +22491,6 @@ private:
             tls_->plaintext(c.tls_session()).empty()) {
             fail_tls(c);
         }
-    }
-
-    void give_up_output(connection& c) noexcept {
-        if (c.output_.words != 0) {
-            c.output().clear();
-        }
-        c.no_more_room();
     }
 
     /// What the session has to say about it is flushed, then comes FIN, and a second for the peer
@@ -23080,7 +23090,7 @@ private:
             return false;
         }
         const bool by_source = socket.proxy_required == proxy_mode::off || in.proxied;
-        const std::uint64_t now_ns = up_ns(w_);
+        const std::uint64_t now_ns = w_.up_ns();
         const detail::datagram_word said = socket.guard.admit(
             w_.sources, by_source ? in.source : endpoint{}, e.byte_count, now_ns);
         if (said != detail::datagram_word::welcome) {
@@ -23106,7 +23116,6 @@ private:
     static bool names_proxies(const detail::datagram_entry& socket) noexcept {
         return socket.proxy_required != proxy_mode::off && socket.trusted_count != 0;
     }
-    static std::uint64_t up_ns(const state& w) noexcept { return w.now_ns - w.epoch_ns; }
 
     void forget_datagram(const event& e) noexcept {
         if (e.buffer_index != none_index) {  // an empty datagram may come without one
@@ -23175,12 +23184,12 @@ private:
                          std::size_t count) noexcept {
         return (names_proxies(from) &&
                 trusts(w.core, from.trusted_first, from.trusted_count, to)) ||
-               from.guard.may_send(w.sources, to, count, up_ns(w));
+               from.guard.may_send(w.sources, to, count, w.up_ns());
     }
     static bool prove_address(void* worker, std::uint32_t socket, const endpoint& who) noexcept {
         state& w = *static_cast<state*>(worker);
         return socket < w.socket_count && w.sockets[socket].in_use &&
-               w.sockets[socket].guard.prove(w.sources, who, up_ns(w));
+               w.sockets[socket].guard.prove(w.sources, who, w.up_ns());
     }
 
     void datagram_sent(const event& e) noexcept {
@@ -23475,15 +23484,14 @@ public:
             return failure_.code;
         }
         failure_ = {};
-        const std::uint32_t index = free_listener();
+        const result<std::uint32_t> index = free_listener();
         char name[119];
         const std::string_view where =
             name_of(wanted.unix_path, wanted.address, wanted.port, wanted.dual_stack, name);
-        if (in_forked_child() || index == none_index) {
-            return fail("listen", where,
-                        in_forked_child() ? error::forked_child : error::full);
+        if (!index) {
+            return fail("listen", where, index.why);
         }
-        detail::listener_entry& entry = shared_->listeners[index];
+        detail::listener_entry& entry = shared_->listeners[index.value];
         stream_address address{{}, wanted.unix_path};
         if (!resolve(wanted, address, where) ||
             !apply(wanted, entry, where, !wanted.unix_path.empty())) {
@@ -23494,7 +23502,7 @@ public:
             give_trusted(entry);
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
-        return publish(index, bound, id);
+        return publish(index.value, bound, id);
     }
     /// Goes on with a listening stream socket that somebody else made: a service manager
     /// (`take_activated`), a predecessor (`take_over`). Verified, and made non-blocking and
@@ -23513,12 +23521,11 @@ public:
         const std::string_view what =
             detail::line_writer(name).put("descriptor ").put(static_cast<std::uint64_t>(handle))
                 .finish();
-        const std::uint32_t index = free_listener();
-        if (in_forked_child() || index == none_index) {
-            return fail("adopt_listener", what,
-                        in_forked_child() ? error::forked_child : error::full);
+        const result<std::uint32_t> index = free_listener();
+        if (!index) {
+            return fail("adopt_listener", what, index.why);
         }
-        detail::listener_entry& entry = shared_->listeners[index];
+        detail::listener_entry& entry = shared_->listeners[index.value];
         if constexpr (!backend_takes_listeners<Backend>) {
             return fail("adopt_listener", Backend::name, error::not_supported);
         } else {
@@ -23533,7 +23540,7 @@ public:
                 return fail("adopt_listener", what, taken.status.why, taken.status.os_code);
             }
             taken.file = file;
-            return publish(index, taken, id);
+            return publish(index.value, taken, id);
         }
     }
     /// Another process has this listener's socket, too, and goes on with it: no worker accepts from
@@ -23639,10 +23646,7 @@ public:
     /// are closed by `exec` or with the process; until then peers do not see what the parent
     /// closes. Other calls are not for a child, nor is a return into a loop it was forked from.
     error run(std::uint32_t worker = 0) noexcept {
-        if (const error refused = may_run(); refused != error::none) {
-            return refused;
-        }
-        const error opened = open(worker);
+        const error opened = open_to_run(worker);
         if (opened != error::none) {
             return opened == error::stopped ? error::none : opened;
         }
@@ -23920,8 +23924,8 @@ public:
             add(out.pools[5], w.send_slots.stats());
             add(out.pools[6], w.core.preface_stats());
             add(out.pools[7], w.core.refusal_stats());
-            add(out.pools[9], w.sources.source_stats(w.now_ns - w.epoch_ns));
-            add(out.pools[10], w.sources.address_stats(w.now_ns - w.epoch_ns));
+            add(out.pools[9], w.sources.source_stats(w.up_ns()));
+            add(out.pools[10], w.sources.address_stats(w.up_ns()));
             add(out.pools[11], w.dial_slots.stats());
         }
         if (shared_ != nullptr) {
@@ -24003,8 +24007,8 @@ private:
             return false;
         }
     }
-    error may_run() noexcept {
-        return in_forked_child() ? fail("run", Backend::name, error::forked_child) : error::none;
+    error open_to_run(std::uint32_t worker) noexcept {
+        return in_forked_child() ? fail("run", Backend::name, error::forked_child) : open(worker);
     }
     void note_owner() noexcept {
         if constexpr (backend_may_be_forked<Backend>) {
@@ -24080,7 +24084,11 @@ private:
     std::uint32_t listener_total() const noexcept {
         return shared_ == nullptr ? 0 : shared_->listener_count.load(detail::ordering::acquire);
     }
-    std::uint32_t free_listener() const noexcept {
+    /// The place of a new listener, or why there is none.
+    result<std::uint32_t> free_listener() const noexcept {
+        if (in_forked_child()) {
+            return error::forked_child;
+        }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
             const detail::listener_entry& entry = shared_->listeners[at];
             if (entry.removed.load() != 0 && entry.holds.load() == 0 &&
@@ -24088,7 +24096,10 @@ private:
                 return at;
             }
         }
-        return listener_total() < sizes_.listeners_max ? listener_total() : none_index;
+        if (listener_total() == sizes_.listeners_max) {
+            return error::full;
+        }
+        return listener_total();
     }
 
     static result<endpoint> address_of(std::string_view text, std::uint16_t port,
@@ -24234,8 +24245,7 @@ private:
         }
         if (!shared_->sources_ready) {
             std::uint64_t key[2] = {};
-            if (!Backend::fill_random({reinterpret_cast<std::byte*>(key), sizeof(key)})) {
-                fail("listen", "source_connections_max", error::os_failure);
+            if (!draw_key(key, "listen", "source_connections_max")) {
                 return false;
             }
             shared_->sources.attach(shared_->source_words, shared_->source_words_count, key[0],
@@ -24243,6 +24253,15 @@ private:
             shared_->sources_ready = true;
         }
         return true;
+    }
+
+    /// A key of a hashed table from the system. False, and a failure of that field: it has none.
+    bool draw_key(std::uint64_t (&key)[2], const char* operation, const char* field) noexcept {
+        if (Backend::fill_random({reinterpret_cast<std::byte*>(key), sizeof(key)})) {
+            return true;
+        }
+        fail(operation, field, error::os_failure);
+        return false;
     }
 
     /// What a UDP socket may be told to bound. The first field out of range is named.
@@ -24288,8 +24307,7 @@ private:
             return true;
         }
         std::uint64_t key[2] = {};
-        if (!Backend::fill_random({reinterpret_cast<std::byte*>(key), sizeof(key)})) {
-            fail("open_datagram", "datagram_sources_max", error::os_failure);
+        if (!draw_key(key, "open_datagram", "datagram_sources_max")) {
             return false;
         }
         sources.set_key(key);
@@ -25136,10 +25154,7 @@ private:
     }
 
     error run_streams(std::uint32_t worker) noexcept {
-        if (const error refused = base::may_run(); refused != error::none) {
-            return refused;
-        }
-        const error opened = base::open(worker);
+        const error opened = base::open_to_run(worker);
         if (opened != error::none) {
             return opened == error::stopped ? error::none : opened;
         }

@@ -598,10 +598,7 @@ private:
     }
 
     error run_streams(std::uint32_t worker) noexcept {
-        if (const error refused = base::may_run(); refused != error::none) {
-            return refused;
-        }
-        const error opened = base::open(worker);
+        const error opened = base::open_to_run(worker);
         if (opened != error::none) {
             return opened == error::stopped ? error::none : opened;
         }

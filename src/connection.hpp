@@ -714,6 +714,10 @@ struct worker_core {
     void store_facts(const connection& c, const opened_facts& facts) noexcept {
         std::memcpy(ingress[index_of(c)], &facts, sizeof(facts));
     }
+    /// Nothing new goes out any more.
+    bool is_ending() const noexcept {
+        return shut != 0 || shared->stop_wanted.load(detail::ordering::relaxed) != 0;
+    }
     /// A counted, admitted slot for a connection without a listener: its index, or why not.
     result<std::uint32_t> take_place(netio::origin from, connection_state_kind state,
                                      const endpoint& peer, socket_handle handle) noexcept;
@@ -1323,7 +1327,7 @@ inline result<std::uint32_t> worker_core::take_place(netio::origin from,
                                                      connection_state_kind state,
                                                      const endpoint& peer,
                                                      socket_handle handle) noexcept {
-    if (shut != 0 || shared->stop_wanted.load(detail::ordering::relaxed) != 0) {
+    if (is_ending()) {
         return error::stopped;
     }
     const std::uint32_t index = take_slot(from, state);

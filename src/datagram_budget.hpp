@@ -185,14 +185,10 @@ public:
     /// nullptr: it has no place. A name is never 0.
     Entry* find(std::uint64_t name) noexcept {
         NETIO_ASSERT(name != 0);
-        for (const std::uint32_t set : {first(name), second(name)}) {
-            for (std::uint32_t at = set; at < set + set_places; ++at) {
-                if (names_[at] == name) {
-                    return &entries_[at];
-                }
-            }
-        }
-        return nullptr;
+        const std::uint32_t at = look(name, [&](std::uint32_t place) noexcept {
+            return names_[place] == name;
+        });
+        return at != none_index ? &entries_[at] : nullptr;
     }
     /// Its entry, an idle one made its own if it had none. nullptr: sixteen others are in use.
     Entry* find_or_take(std::uint64_t name, std::uint64_t now_ns) noexcept {
@@ -206,16 +202,14 @@ public:
     /// The first of its places of which `free` is true, emptied and made its own, or nullptr.
     template <class Free>
     Entry* take_if(std::uint64_t name, Free&& free) noexcept {
-        for (const std::uint32_t set : {first(name), second(name)}) {
-            for (std::uint32_t at = set; at < set + set_places; ++at) {
-                if (free(entries_[at])) {
-                    names_[at] = name;
-                    entries_[at] = Entry{};
-                    return &entries_[at];
-                }
-            }
+        const std::uint32_t at =
+            look(name, [&](std::uint32_t place) noexcept { return free(entries_[place]); });
+        if (at == none_index) {
+            return nullptr;
         }
-        return nullptr;
+        names_[at] = name;
+        entries_[at] = Entry{};
+        return &entries_[at];
     }
     void forget_all() noexcept {
         for (std::uint32_t at = 0; at < count_; ++at) {
@@ -234,6 +228,18 @@ public:
     }
 
 private:
+    /// The first of a name's places that is wanted, or none_index.
+    template <class Wanted>
+    std::uint32_t look(std::uint64_t name, Wanted wanted) const noexcept {
+        for (const std::uint32_t set : {first(name), second(name)}) {
+            for (std::uint32_t at = set; at < set + set_places; ++at) {
+                if (wanted(at)) {
+                    return at;
+                }
+            }
+        }
+        return none_index;
+    }
     std::uint32_t first(std::uint64_t name) const noexcept {
         return (static_cast<std::uint32_t>(name) & last_set()) * set_places;
     }
@@ -301,12 +307,12 @@ public:
     /// earned. nullptr: its sixteen places are all proven.
     datagram_address* address_to_prove(const endpoint& who, std::uint32_t socket,
                                        std::uint64_t now_ns) noexcept {
-        datagram_address* at = address_of(who, socket, now_ns);
-        return at != nullptr
-                   ? at
-                   : addresses_.take_if(name_of(who, socket), [now_ns](const datagram_address& of) {
-                         return !of.proven(now_ns);
-                     });
+        const std::uint64_t own = name_of(who, socket);
+        datagram_address* at = addresses_.find_or_take(own, now_ns);
+        return at != nullptr ? at
+                             : addresses_.take_if(own, [now_ns](const datagram_address& of) {
+                                   return !of.proven(now_ns);
+                               });
     }
 
     /// Without a key nothing was remembered, and no page is touched.

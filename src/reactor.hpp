@@ -324,7 +324,7 @@ private:
 
     void read_clock() noexcept {
         w_.now_ns = w_.backend.now_ns();
-        const std::uint64_t passed = w_.now_ns - w_.epoch_ns;
+        const std::uint64_t passed = w_.up_ns();
         core_.now_ms = passed / 1'000'000;
         core_.now_up_ms = core_.now_ms + (passed % 1'000'000 != 0 ? 1 : 0);
     }
@@ -999,9 +999,8 @@ private:
 
     NETIO_COLD void deny(connection& c, const egress& said) noexcept {
         ++core_.counts.egress_denied;
-        c.output().clear();
         c.set(flags::output_dead);
-        c.no_more_room();
+        give_up_output(c);
         c.because_reset(close_kind::egress_denied, said.code());
         tell(c, server_event_kind::egress_denied);
         if constexpr (detail::names_on_denied<Handler>) {
@@ -1394,10 +1393,7 @@ private:
         }
         c.unset(flags::sending);
         c.set(flags::output_dead);
-        if (c.output_.words != 0) {
-            c.output().clear();
-        }
-        c.no_more_room();
+        give_up_output(c);
         // What the peer sent before it vanished is still to be had; the receive will end of itself.
         if (c.state_ != kind::closing && (c.has(flags::peer_ended) || !c.wants_data())) {
             begin_close(c, true);
@@ -1409,6 +1405,14 @@ private:
     }
 
     // ---- output
+
+    /// What is queued will never be sent.
+    void give_up_output(connection& c) noexcept {
+        if (c.output_.words != 0) {
+            c.output().clear();
+        }
+        c.no_more_room();
+    }
 
     void sent(connection& c, const event& e) noexcept {
         c.unset(flags::sending);
@@ -1792,7 +1796,7 @@ private:
         if (const error wrong = detail::wrong_with(candidates, how); wrong != error::none) {
             return wrong;
         }
-        if (is_ending(w)) {
+        if (core.is_ending()) {
             return error::stopped;
         }
         const std::uint32_t at = w.dial_slots.capacity() == 0 ? none_index : w.dial_slots.take();
@@ -1809,11 +1813,6 @@ private:
         return dial_id{token::of(at, w.dial_slots.generation(at),
                                  static_cast<operation>(core.worker_index))
                            .bits};
-    }
-
-    static bool is_ending(const state& w) noexcept {
-        return w.core.shut != 0 ||
-               w.core.shared->stop_wanted.load(detail::ordering::relaxed) != 0;
     }
 
     static void begin_round(state& w, std::uint32_t at) noexcept {
@@ -1848,7 +1847,7 @@ private:
 
     /// Its round has failed: is there another one? A drain does not wait for any.
     static bool rests(state& w, detail::dial_entry& d) noexcept {
-        if (d.rounds == d.how.rounds_max || w.draining || w.stopping || is_ending(w)) {
+        if (d.rounds == d.how.rounds_max || w.draining || w.stopping || w.core.is_ending()) {
             return false;
         }
         const std::uint64_t next = w.core.now_up_ms + detail::backoff_delay_ms(
@@ -2162,13 +2161,6 @@ private:
             tls_->plaintext(c.tls_session()).empty()) {
             fail_tls(c);
         }
-    }
-
-    void give_up_output(connection& c) noexcept {
-        if (c.output_.words != 0) {
-            c.output().clear();
-        }
-        c.no_more_room();
     }
 
     /// What the session has to say about it is flushed, then comes FIN, and a second for the peer
@@ -2768,7 +2760,7 @@ private:
             return false;
         }
         const bool by_source = socket.proxy_required == proxy_mode::off || in.proxied;
-        const std::uint64_t now_ns = up_ns(w_);
+        const std::uint64_t now_ns = w_.up_ns();
         const detail::datagram_word said = socket.guard.admit(
             w_.sources, by_source ? in.source : endpoint{}, e.byte_count, now_ns);
         if (said != detail::datagram_word::welcome) {
@@ -2794,7 +2786,6 @@ private:
     static bool names_proxies(const detail::datagram_entry& socket) noexcept {
         return socket.proxy_required != proxy_mode::off && socket.trusted_count != 0;
     }
-    static std::uint64_t up_ns(const state& w) noexcept { return w.now_ns - w.epoch_ns; }
 
     void forget_datagram(const event& e) noexcept {
         if (e.buffer_index != none_index) {  // an empty datagram may come without one
@@ -2863,12 +2854,12 @@ private:
                          std::size_t count) noexcept {
         return (names_proxies(from) &&
                 trusts(w.core, from.trusted_first, from.trusted_count, to)) ||
-               from.guard.may_send(w.sources, to, count, up_ns(w));
+               from.guard.may_send(w.sources, to, count, w.up_ns());
     }
     static bool prove_address(void* worker, std::uint32_t socket, const endpoint& who) noexcept {
         state& w = *static_cast<state*>(worker);
         return socket < w.socket_count && w.sockets[socket].in_use &&
-               w.sockets[socket].guard.prove(w.sources, who, up_ns(w));
+               w.sockets[socket].guard.prove(w.sources, who, w.up_ns());
     }
 
     void datagram_sent(const event& e) noexcept {

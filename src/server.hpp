@@ -144,15 +144,14 @@ public:
             return failure_.code;
         }
         failure_ = {};
-        const std::uint32_t index = free_listener();
+        const result<std::uint32_t> index = free_listener();
         char name[119];
         const std::string_view where =
             name_of(wanted.unix_path, wanted.address, wanted.port, wanted.dual_stack, name);
-        if (in_forked_child() || index == none_index) {
-            return fail("listen", where,
-                        in_forked_child() ? error::forked_child : error::full);
+        if (!index) {
+            return fail("listen", where, index.why);
         }
-        detail::listener_entry& entry = shared_->listeners[index];
+        detail::listener_entry& entry = shared_->listeners[index.value];
         stream_address address{{}, wanted.unix_path};
         if (!resolve(wanted, address, where) ||
             !apply(wanted, entry, where, !wanted.unix_path.empty())) {
@@ -163,7 +162,7 @@ public:
             give_trusted(entry);
             return fail("listen", where, bound.status.why, bound.status.os_code);
         }
-        return publish(index, bound, id);
+        return publish(index.value, bound, id);
     }
     /// Goes on with a listening stream socket that somebody else made: a service manager
     /// (`take_activated`), a predecessor (`take_over`). Verified, and made non-blocking and
@@ -182,12 +181,11 @@ public:
         const std::string_view what =
             detail::line_writer(name).put("descriptor ").put(static_cast<std::uint64_t>(handle))
                 .finish();
-        const std::uint32_t index = free_listener();
-        if (in_forked_child() || index == none_index) {
-            return fail("adopt_listener", what,
-                        in_forked_child() ? error::forked_child : error::full);
+        const result<std::uint32_t> index = free_listener();
+        if (!index) {
+            return fail("adopt_listener", what, index.why);
         }
-        detail::listener_entry& entry = shared_->listeners[index];
+        detail::listener_entry& entry = shared_->listeners[index.value];
         if constexpr (!backend_takes_listeners<Backend>) {
             return fail("adopt_listener", Backend::name, error::not_supported);
         } else {
@@ -202,7 +200,7 @@ public:
                 return fail("adopt_listener", what, taken.status.why, taken.status.os_code);
             }
             taken.file = file;
-            return publish(index, taken, id);
+            return publish(index.value, taken, id);
         }
     }
     /// Another process has this listener's socket, too, and goes on with it: no worker accepts from
@@ -308,10 +306,7 @@ public:
     /// are closed by `exec` or with the process; until then peers do not see what the parent
     /// closes. Other calls are not for a child, nor is a return into a loop it was forked from.
     error run(std::uint32_t worker = 0) noexcept {
-        if (const error refused = may_run(); refused != error::none) {
-            return refused;
-        }
-        const error opened = open(worker);
+        const error opened = open_to_run(worker);
         if (opened != error::none) {
             return opened == error::stopped ? error::none : opened;
         }
@@ -589,8 +584,8 @@ public:
             add(out.pools[5], w.send_slots.stats());
             add(out.pools[6], w.core.preface_stats());
             add(out.pools[7], w.core.refusal_stats());
-            add(out.pools[9], w.sources.source_stats(w.now_ns - w.epoch_ns));
-            add(out.pools[10], w.sources.address_stats(w.now_ns - w.epoch_ns));
+            add(out.pools[9], w.sources.source_stats(w.up_ns()));
+            add(out.pools[10], w.sources.address_stats(w.up_ns()));
             add(out.pools[11], w.dial_slots.stats());
         }
         if (shared_ != nullptr) {
@@ -672,8 +667,8 @@ private:
             return false;
         }
     }
-    error may_run() noexcept {
-        return in_forked_child() ? fail("run", Backend::name, error::forked_child) : error::none;
+    error open_to_run(std::uint32_t worker) noexcept {
+        return in_forked_child() ? fail("run", Backend::name, error::forked_child) : open(worker);
     }
     void note_owner() noexcept {
         if constexpr (backend_may_be_forked<Backend>) {
@@ -749,7 +744,11 @@ private:
     std::uint32_t listener_total() const noexcept {
         return shared_ == nullptr ? 0 : shared_->listener_count.load(detail::ordering::acquire);
     }
-    std::uint32_t free_listener() const noexcept {
+    /// The place of a new listener, or why there is none.
+    result<std::uint32_t> free_listener() const noexcept {
+        if (in_forked_child()) {
+            return error::forked_child;
+        }
         for (std::uint32_t at = 0; at < listener_total(); ++at) {
             const detail::listener_entry& entry = shared_->listeners[at];
             if (entry.removed.load() != 0 && entry.holds.load() == 0 &&
@@ -757,7 +756,10 @@ private:
                 return at;
             }
         }
-        return listener_total() < sizes_.listeners_max ? listener_total() : none_index;
+        if (listener_total() == sizes_.listeners_max) {
+            return error::full;
+        }
+        return listener_total();
     }
 
     static result<endpoint> address_of(std::string_view text, std::uint16_t port,
@@ -903,8 +905,7 @@ private:
         }
         if (!shared_->sources_ready) {
             std::uint64_t key[2] = {};
-            if (!Backend::fill_random({reinterpret_cast<std::byte*>(key), sizeof(key)})) {
-                fail("listen", "source_connections_max", error::os_failure);
+            if (!draw_key(key, "listen", "source_connections_max")) {
                 return false;
             }
             shared_->sources.attach(shared_->source_words, shared_->source_words_count, key[0],
@@ -912,6 +913,15 @@ private:
             shared_->sources_ready = true;
         }
         return true;
+    }
+
+    /// A key of a hashed table from the system. False, and a failure of that field: it has none.
+    bool draw_key(std::uint64_t (&key)[2], const char* operation, const char* field) noexcept {
+        if (Backend::fill_random({reinterpret_cast<std::byte*>(key), sizeof(key)})) {
+            return true;
+        }
+        fail(operation, field, error::os_failure);
+        return false;
     }
 
     /// What a UDP socket may be told to bound. The first field out of range is named.
@@ -957,8 +967,7 @@ private:
             return true;
         }
         std::uint64_t key[2] = {};
-        if (!Backend::fill_random({reinterpret_cast<std::byte*>(key), sizeof(key)})) {
-            fail("open_datagram", "datagram_sources_max", error::os_failure);
+        if (!draw_key(key, "open_datagram", "datagram_sources_max")) {
             return false;
         }
         sources.set_key(key);

@@ -107,10 +107,10 @@ public:
         std::uint64_t seen = at.load(detail::ordering::relaxed);
         NETIO_ASSERT((seen & count_mask) != 0);
         if (one_thread_ && place != count_) {
-            at.store((seen & count_mask) == 1 ? 0 : seen - 1, detail::ordering::relaxed);
+            at.store(one_less(seen), detail::ordering::relaxed);
             return;
         }
-        while (!at.compare_exchange_weak(seen, (seen & count_mask) == 1 ? 0 : seen - 1)) {
+        while (!at.compare_exchange_weak(seen, one_less(seen))) {
         }
     }
 
@@ -133,6 +133,11 @@ public:
 private:
     static constexpr std::uint64_t count_mask = connections_max;
     static constexpr std::uint32_t tries_max = 16;
+
+    /// A place without its last connection is nobody's.
+    static constexpr std::uint64_t one_less(std::uint64_t place) noexcept {
+        return (place & count_mask) == 1 ? 0 : place - 1;
+    }
 
     struct place_of {
         std::uint32_t first, second;  // lines, as their first place

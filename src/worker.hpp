@@ -94,6 +94,9 @@ struct worker_state {
     bool sweeping;
     bool sweep_again;                 // something changed for those who were looked at already
     bool spins;                       // something came from the last sleep, or since
+
+    /// Since it opened, as the last turn read the clock.
+    std::uint64_t up_ns() const noexcept { return now_ns - epoch_ns; }
 };
 
 /// Hands out offsets, aligned, one after the other.

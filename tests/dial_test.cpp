@@ -16,32 +16,16 @@ using netio_test::scripted;
 using netio_test::sim_answer;
 using failed = std::pair<std::uint64_t, error>;
 
-/// Says what a test wants of each candidate; knows who is in.
-struct dial_gate {
+/// Says what a test wants of each candidate.
+struct dial_gate : netio_test::gate_books {
     std::function<netio::verdict(const netio::connection&)> enters =
         [](const netio::connection&) { return netio::verdict::allow(); };
-    std::map<std::uint64_t, int> in;
     std::vector<endpoint> asked;
-    std::vector<netio::close_reason> ends;
 
     netio::verdict admit(const netio::connection& c) noexcept {
         CHECK(c.origin() == netio::origin::connected);
         asked.push_back(c.source());
-        const netio::verdict said = enters(c);
-        in[c.id().bits] += said.allowed() ? 1 : 0;
-        return said;
-    }
-    void closed(const netio::connection& c, netio::close_reason reason) noexcept {
-        CHECK(in[c.id().bits]-- == 1);
-        CHECK(reason.kind != close_kind::none);
-        ends.push_back(reason);
-    }
-    std::size_t inside() const {
-        std::size_t count = 0;
-        for (const auto& [id, is] : in) {
-            count += static_cast<std::size_t>(is);
-        }
-        return count;
+        return noted(c, enters(c));
     }
 };
 

@@ -6,25 +6,10 @@
 
 #if NETIO_HAS_POLL
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 namespace {
 
 using namespace netio_test;
 using netio::error;
-
-/// What `body` returns in a child, as its exit code.
-template <class Body>
-int fork_and(Body body) {
-    const pid_t child = ::fork();
-    if (child == 0) {
-        ::_exit(body());
-    }
-    int status = 0;
-    ::waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
 
 template <class Backend>
 void fork_beside_a_server() {
@@ -51,7 +36,7 @@ void fork_beside_a_server() {
         return from.arrived().size() == count;
     };
     CHECK(echoes(client, 4));
-    CHECK(fork_and([&] {
+    CHECK(local_in_child([&] {
               const bool refused =
                   server->run() == error::forked_child &&
                   server->failure().code == error::forked_child &&
@@ -109,7 +94,7 @@ TEST_CASE("a forked child can't run its parent's blocking pool either") {
     client_socket client(pool.local(id));
     int came_back = -1;
     handler.serve = [&] {
-        came_back = fork_and([&] {
+        came_back = local_in_child([&] {
             ::alarm(10);  // of a child that does run it
             return pool.run() == error::forked_child &&
                            pool.failure().code == error::forked_child
@@ -129,7 +114,7 @@ TEST_CASE("a server that was bound before a fork is run by the child, if nobody 
     netio::server<scripted, netio::poll> server(
         netio::storage_view{memory.all(), service_limits}, handler);
     REQUIRE(server.listen({.address = "127.0.0.1", .port = 0}) == error::none);
-    CHECK(fork_and([&] {
+    CHECK(local_in_child([&] {
               const bool runs = server.run_once(0);
               server.stop();
               return runs && server.run() == error::none ? 0 : 1;

@@ -1,7 +1,6 @@
 // The gate: who gets in, as what, what gets out, and that it hears of each end once.
 #include "tests/server_world.hpp"
 
-#include <map>
 
 namespace {
 
@@ -12,22 +11,18 @@ using netio_test::scripted;
 using netio_test::sim_peer;
 
 /// Says what a test puts there; keeps the books of who is in.
-struct scripted_gate {
+struct scripted_gate : netio_test::gate_books {
     std::function<netio::verdict(const netio::connection&)> enters =
         [](const netio::connection&) { return netio::verdict::allow(); };
     std::function<netio::verdict(const netio::connection&)> named =
         [](const netio::connection&) { return netio::verdict::allow(); };
     std::function<netio::egress(const netio::connection&, const netio::write_facts&)> leaves =
         [](const netio::connection&, const netio::write_facts&) { return netio::egress::allow(); };
-    std::map<std::uint64_t, int> in;   // by id: admitted and not yet closed
-    std::vector<netio::close_reason> ends;
     std::uint32_t asked = 0;
 
     netio::verdict admit(const netio::connection& c) noexcept {
         ++asked;
-        const netio::verdict said = enters(c);
-        in[c.id().bits] += said.allowed() ? 1 : 0;
-        return said;
+        return noted(c, enters(c));
     }
     netio::verdict readmit(const netio::connection& c) noexcept {
         ++asked;
@@ -37,18 +32,6 @@ struct scripted_gate {
     netio::egress check(const netio::connection& c, const netio::write_facts& facts) noexcept {
         CHECK(in[c.id().bits] == 1);
         return leaves(c, facts);
-    }
-    void closed(const netio::connection& c, netio::close_reason reason) noexcept {
-        CHECK(in[c.id().bits]-- == 1);
-        CHECK(reason.kind != close_kind::none);
-        ends.push_back(reason);
-    }
-    std::size_t inside() const {
-        std::size_t count = 0;
-        for (const auto& [id, is] : in) {
-            count += static_cast<std::size_t>(is);
-        }
-        return count;
     }
 };
 

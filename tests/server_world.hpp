@@ -6,7 +6,32 @@
 #include "tests/scripted.hpp"
 #include "tests/simulator.hpp"
 
+#include <map>
+
 namespace netio_test {
+
+/// What every gate of the tests keeps: who is in, and how each of them ended.
+struct gate_books {
+    std::map<std::uint64_t, int> in;  // by id: admitted and not yet closed
+    std::vector<netio::close_reason> ends;
+
+    netio::verdict noted(const netio::connection& c, netio::verdict said) {
+        in[c.id().bits] += said.allowed() ? 1 : 0;
+        return said;
+    }
+    void closed(const netio::connection& c, netio::close_reason reason) noexcept {
+        CHECK(in[c.id().bits]-- == 1);
+        CHECK(reason.kind != netio::close_kind::none);
+        ends.push_back(reason);
+    }
+    std::size_t inside() const {
+        std::size_t count = 0;
+        for (const auto& [id, is] : in) {
+            count += static_cast<std::size_t>(is);
+        }
+        return count;
+    }
+};
 
 inline constexpr netio::limits small_limits{.connections_max = 16,
                                             .listeners_max = 4,
