@@ -9049,6 +9049,8 @@ struct posix_sys : detail::posix_options, socket_file_sys {
         return ::recv(from, &next, 1, MSG_PEEK | MSG_DONTWAIT);
     }
     static int shutdown_sending(int of) noexcept { return ::shutdown(of, SHUT_WR); }
+    /// See eventfd_sys. Elsewhere there is no such call.
+    static bool disconnect(int) noexcept { return false; }
     static int close(int what) noexcept { return ::close(what); }
     static int control(int of, int command, int value) noexcept {
         return ::fcntl(of, command, value);
@@ -9092,6 +9094,14 @@ struct eventfd_sys : posix_sys {
     static ssize_t write_wake(int to) noexcept {
         const std::uint64_t one = 1;
         return ::write(to, &one, sizeof(one));
+    }
+    /// Undoes the connection of a TCP socket (connect(2), AF_UNSPEC): the peer gets its reset
+    /// within this call, whoever else holds the socket and whatever the kernel still has to do with
+    /// it. False: it is no such socket.
+    static bool disconnect(int of) noexcept {
+        sockaddr nobody{};
+        nobody.sa_family = AF_UNSPEC;
+        return ::connect(of, &nobody, sizeof(nobody)) == 0;
     }
 };
 #endif
@@ -9692,7 +9702,7 @@ int connect_code(int descriptor) noexcept {
 
 template <class Sys>
 void close_socket(int descriptor, bool abort) noexcept {
-    if (abort) {
+    if (abort && !Sys::disconnect(descriptor)) {
         // Without a shutdown before, so the reset leaves no TIME_WAIT on this side.
         const linger at_once{1, 0};
         Sys::setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
@@ -12926,7 +12936,11 @@ public:
         if ((at.flags & starved) != 0) {
             unlink_starved(who.index() + 1);
         }
-        at.flags |= closing | (abort ? abortive : 0);
+        at.flags |= closing;
+        // Pending operations hold the file, and end of themselves once it is reset.
+        if (abort && ((at.flags & connecting) != 0 || !Sys::disconnect(at.descriptor))) {
+            at.flags |= abortive;
+        }
         if ((at.flags & quiet) != 0) {
             link_due(who.index() + 1);  // it is in the line already
         }

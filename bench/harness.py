@@ -60,14 +60,14 @@ def first_line_command(source):
     return None
 
 
-def is_built(source, output):
+def is_built(source, output, tree="."):
     """Whether the program is newer than everything of ours it is made of (cargo knows itself)."""
     if not os.path.exists(output) or source.endswith(".rs"):
         return False
     inputs = [source]
     with open(source, encoding="utf-8") as text:
         for name in re.findall(r'^#include "(.*)"', text.read(), re.M):
-            inputs += [name, os.path.join(os.path.dirname(source), name)]
+            inputs += [os.path.join(tree, name), os.path.join(os.path.dirname(source), name)]
     built_at = os.path.getmtime(output)
     return all(os.path.getmtime(name) < built_at for name in inputs if os.path.exists(name))
 
@@ -83,23 +83,25 @@ def why_missing(errors):
     return None
 
 
-def build(source):
-    """Runs the command in the source's first line; gives the program's path or None."""
+def build(source, tree="."):
+    """Runs the command in the first line of a source of that tree, there; gives the program's
+    path or None."""
+    source = os.path.normpath(os.path.join(tree, source))
     if not os.path.exists(source):
         skipped(source, "not there yet")
         return None
-    os.makedirs(BUILD, exist_ok=True)
+    os.makedirs(os.path.join(tree, BUILD), exist_ok=True)
     found = first_line_command(source)
     if not found:
         skipped(source, "its first line is not a compiler command")
         return None
-    command, output = found
-    if is_built(source, output):
+    command, output = found[0], os.path.normpath(os.path.join(tree, found[1]))
+    if is_built(source, output, tree):
         return output
     if not shutil.which(command[0]):
         skipped(source, f"{command[0]} is not installed")
         return None
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return output
     errors = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
@@ -234,6 +236,13 @@ def make_row(suite, row, unit, values, command, base=None, base_values=None):
     return made
 
 
+def paired_row(suite, label, unit, key, found, command, base, base_found):
+    """A row of one figure of a server's slices, against another's of the same rounds if there."""
+    other = base_found and len(base_found) == len(found) and [one[key] for one in base_found]
+    return make_row(suite, label, unit, [one[key] for one in found], command,
+                    base if other else None, other or None)
+
+
 def show(rows):
     if not rows:
         return
@@ -246,6 +255,33 @@ def show(rows):
             line += (f"   {row['ratio']:.3f} [{row['ratio_min']:.3f} .. {row['ratio_max']:.3f}]"
                      f" {row['base']}")
         say(line)
+
+
+def show_servers(row, rounds_of, made, base):
+    """What a person wants to see of measured_rows: one line a server."""
+    def middle(key, name):
+        return statistics.median(one[key] for one in rounds_of[name])
+    wide = max(len(name) for name in rounds_of)
+    say(f"{row}\n  {'':{wide}}  server CPU, us a round trip   ratio to {base + ' ':20}"
+        f" {'rate, 1/s':>10} {'p50, us':>8} {'p99, us':>8}")
+    for one, name in zip(made, rounds_of):
+        ratio = "1" if one["ratio"] is None else \
+            f"{one['ratio']:.3f} [{one['ratio_min']:.3f} .. {one['ratio_max']:.3f}]"
+        cpu = f"{one['median']:.2f} [{one['min']:.2f} .. {one['max']:.2f}]"
+        say(f"  {name:{wide}}  {cpu:28} {ratio:30} {middle('rate', name):10.0f}"
+            f" {middle('p50_us', name):8.1f} {middle('p99_us', name):8.1f}")
+
+
+def measured_rows(suite, row, options, rounds_of, base):
+    """CPU, rate and latency rows of every server out of the same slices."""
+    rows = []
+    for key, label, unit in (("server_cpu_us", "", "us server CPU"), ("rate", ", rate", "1/s"),
+                             ("p50_us", ", p50", "us"), ("p99_us", ", p99", "us")):
+        for name, found in rounds_of.items():
+            rows.append(paired_row(suite, f"{row}{label}: {name}", unit, key, found,
+                                   f"loadgen {options}", base,
+                                   rounds_of.get(base) if name != base else None))
+    return rows
 
 
 # --- Google Benchmark -----------------------------------------------------------------------------

@@ -472,6 +472,44 @@ struct bare_wake {
     }
 };
 
+/// A thread that looks at a word and does nothing else: what a hand-over between the CPUs takes,
+/// and what this machine puts into the way of it.
+class bare_spin {
+public:
+    bare_spin() : thread_([this] { run(); }) {}
+    ~bare_spin() {
+        asked_.store(~std::uint64_t{0}, std::memory_order_release);
+        thread_.join();
+    }
+    bare_spin(const bare_spin&) = delete;
+    bare_spin& operator=(const bare_spin&) = delete;
+
+    std::uint64_t fire() {
+        asked_.store(++word_, std::memory_order_release);
+        spin_for([&] { return seen_.load(std::memory_order_acquire) == word_; }, "a word got lost");
+        return seen_at_;
+    }
+
+private:
+    void run() {
+        pin(first_cpu);
+        for (std::uint64_t last = 0; last != ~std::uint64_t{0};) {
+            const std::uint64_t asked = asked_.load(std::memory_order_acquire);
+            if (asked != last) {
+                last = asked;
+                seen_at_ = now_ns();
+                seen_.store(asked, std::memory_order_release);
+            }
+        }
+    }
+
+    alignas(64) std::atomic<std::uint64_t> asked_{0};
+    alignas(64) std::atomic<std::uint64_t> seen_{0};
+    std::uint64_t seen_at_ = 0;
+    std::uint64_t word_ = 0;
+    std::thread thread_;
+};
+
 template <class Backend>
 struct netio_wake {
     served<Backend> service;
@@ -543,6 +581,19 @@ void wake_spinning(Target& target, const settings& chosen, std::uint32_t round,
 
 void measure_wake(const settings& chosen) {
     std::vector<variant> variants;
+    variants.push_back({"bare spin", [&](const char* name, std::uint32_t round) {
+        bare_spin target;
+        std::vector<std::uint64_t> samples;
+        for (std::uint32_t at = 0; at < warm_up + chosen.samples; ++at) {
+            const std::uint64_t when = soon();
+            spin_until(when);
+            const std::uint64_t took = target.fire() - when;
+            if (at >= warm_up) {
+                samples.push_back(took);
+            }
+        }
+        say_latency(round, name, samples);
+    }});
     variants.push_back({"bare eventfd", [&](const char* name, std::uint32_t round) {
         bare_wake target;
         wake_asleep(target, chosen, round, name);

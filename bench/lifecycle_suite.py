@@ -22,7 +22,7 @@ def base_of(what, name):
     if name.startswith("bare") or name == "close + wake":
         return None
     if what == "wake":
-        return "bare eventfd"
+        return "bare spin" if name.endswith("spins 50 us") else "bare eventfd"
     if what == "kill":
         return "bare close" if name.endswith(", awake") else "close + wake"
     if what == "drain":

@@ -16,8 +16,8 @@ import sys
 import time
 
 from harness import (
-    BUILD, CPUS, GENERATOR_CPU, SERVER_CPU, Servers, build, failed, make_row, say, skipped,
-    traced_calls, wait_line)
+    BUILD, CPUS, GENERATOR_CPU, SERVER_CPU, Servers, build, failed, make_row, paired_row, say,
+    skipped, traced_calls, wait_line)
 
 BASE = "floor_epoll"
 ECHO_SERVER = "bench/echo_server.cpp"
@@ -131,15 +131,17 @@ def version_of(name):
     return f"Linux {os.uname().release}"
 
 
-def start_all(servers, cpus, workers):
-    """Every server of the table that can run, all at once."""
+def start_all(servers, cpus, workers, table, tree="."):
+    """Every server of a table that can run, all at once, of that tree."""
     running = []
-    for name, source, options, generator_options in PEERS:
-        program = build(source)
+    for name, source, options, generator_options in table:
+        program = build(source, tree)
         if program is None:
             continue
         command = [program, "--port", "0", "--workers", str(workers)] + options.split()
-        if source == ECHO_SERVER and workers > 1:  # each worker has its share of the slots only
+        if source == ECHO_SERVER:
+            # Twice what the rows need: each worker has its share only, and a server that is three
+            # quarters full shortens its deadlines, which would end those who wait for their turn.
             command += ["--connections", str(min(20_000, CONNECTIONS_MAX))]
         started = servers.start_listening(command, cpus)
         if started:
@@ -249,12 +251,9 @@ def measure(servers, running, shape, options_of, placement, longer=1, with_calls
 def rows_of(row, results, calls, command):
     rows = []
     for key, label, unit in METRICS:
-        base_values = [one[key] for one in results.get(BASE, [])]
         for name, found in results.items():
-            other = None if name == BASE or len(base_values) != len(found) else base_values
-            rows.append(make_row("peers", f"{row}{label}: {name}", unit,
-                                 [one[key] for one in found], command,
-                                 BASE if other else None, other))
+            rows.append(paired_row("peers", f"{row}{label}: {name}", unit, key, found, command,
+                                   BASE, results.get(BASE) if name != BASE else None))
     for name, value in calls.items():
         rows.append(make_row("peers", f"{row}{CALLS_LABEL}: {name}", CALLS_UNIT, [value],
                              f"strace -f -c; {command}"))
@@ -285,13 +284,17 @@ def show_row(row, results, calls, versions):
 
 # --- the placements -----------------------------------------------------------------------------
 
+def connections_of(options):
+    return int(re.search(r"--connections (\d+)", options).group(1))
+
+
 def closed_rows(servers, running, placement, chosen, shapes, with_calls):
     rows = []
     for shape, options, longer in shapes:
         if not placement.wants(shape, chosen):
             continue
         row = f"{placement.name} {shape}"
-        if int(re.search(r"--connections (\d+)", options).group(1)) > CONNECTIONS_MAX:
+        if connections_of(options) > CONNECTIONS_MAX:
             skipped(row, f"the limit of descriptors is {DESCRIPTORS_MAX}")
             continue
         results, calls = measure(servers, running, row, lambda _, same=options: same, placement,
@@ -334,7 +337,7 @@ def pinned(chosen):
     if not any(placement.wants(one, chosen) for one in shapes):
         return []
     with Servers() as servers:
-        running = start_all(servers, placement.server_cpus, 1)
+        running = start_all(servers, placement.server_cpus, 1, PEERS)
         time.sleep(0.2)  # a server opens the last of its own descriptors after it listens
         rows = closed_rows(servers, running, placement, chosen, SHAPES, True)
         rows += open_rows(servers, running, placement, chosen)
@@ -353,7 +356,7 @@ def shared(chosen):
             not any(loaded.wants(one[0], chosen) for one in under_load):
         return []
     with Servers() as servers:
-        running = start_all(servers, free.server_cpus, 2)
+        running = start_all(servers, free.server_cpus, 2, PEERS)
         time.sleep(0.2)
         rows = closed_rows(servers, running, free, chosen, SHAPES, False)
         if any(loaded.wants(one[0], chosen) for one in under_load):

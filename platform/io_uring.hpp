@@ -786,7 +786,11 @@ public:
         if ((at.flags & starved) != 0) {
             unlink_starved(who.index() + 1);
         }
-        at.flags |= closing | (abort ? abortive : 0);
+        at.flags |= closing;
+        // Pending operations hold the file, and end of themselves once it is reset.
+        if (abort && ((at.flags & connecting) != 0 || !Sys::disconnect(at.descriptor))) {
+            at.flags |= abortive;
+        }
         if ((at.flags & quiet) != 0) {
             link_due(who.index() + 1);  // it is in the line already
         }

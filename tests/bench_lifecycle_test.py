@@ -30,7 +30,9 @@ def wanted_rows():
     rows = {}
     for part in ("p50", "p99"):
         rows[f"{WAKE}, {part}: bare eventfd"] = None
-        for name in ("", ", spins 50 us", ", spins 50 us, asleep"):
+        rows[f"{WAKE}, {part}: bare spin"] = None
+        rows[f"{WAKE}, {part}: netio epoll, spins 50 us"] = "bare spin"
+        for name in ("", ", spins 50 us, asleep"):
             rows[f"{WAKE}, {part}: netio epoll{name}"] = "bare eventfd"
         rows[f"{KILL}, {part}: bare close"] = None
         rows[f"{KILL}, {part}: close + wake"] = None

@@ -28,8 +28,8 @@ using netio::token;
 
 enum class epoll_call {
     socket, accept, send, send_message, send_to, bind, listen, connect, setsockopt, getsockopt,
-    getsockname, receive, receive_message, shutdown, close, epoll_create, epoll_ctl, wait,
-    open_wake, open_timer, set_timer, write_wake, open_spare, get_limit, set_limit, count_
+    getsockname, receive, receive_message, shutdown, disconnect, close, epoll_create, epoll_ctl,
+    wait, open_wake, open_timer, set_timer, write_wake, open_spare, get_limit, set_limit, count_
 };
 
 /// Counts every call; one planned call fails instead of being made.
@@ -129,6 +129,9 @@ struct epoll_counting_sys : netio::linux_sys {
     }
     static ssize_t receive_message(int from, msghdr* what) noexcept {
         return enter(epoll_call::receive_message) ? real::receive_message(from, what) : -1;
+    }
+    static bool disconnect(int of) noexcept {
+        return enter(epoll_call::disconnect) && real::disconnect(of);
     }
     static int shutdown_sending(int of) noexcept {
         return enter(epoll_call::shutdown) ? real::shutdown_sending(of) : -1;

@@ -27,8 +27,8 @@ using netio::operation;
 using netio::token;
 
 enum class ring_call {
-    socket, accept, send, receive, setsockopt, getsockopt, shutdown, close, setup, enter, reg, map,
-    open_wake, write_wake, open_spare, count_
+    socket, accept, send, receive, setsockopt, getsockopt, shutdown, disconnect, close, setup,
+    enter, reg, map, open_wake, write_wake, open_spare, count_
 };
 
 /// Counts every call; one planned call fails instead of being made.
@@ -109,6 +109,9 @@ struct ring_counting_sys : netio::io_uring_sys {
     }
     static int getsockopt(int of, int level, int option, void* value, socklen_t* size) noexcept {
         return made(ring_call::getsockopt) ? real::getsockopt(of, level, option, value, size) : -1;
+    }
+    static bool disconnect(int of) noexcept {
+        return made(ring_call::disconnect) && real::disconnect(of);
     }
     static int shutdown_sending(int of) noexcept {
         return made(ring_call::shutdown) ? real::shutdown_sending(of) : -1;
@@ -1307,16 +1310,33 @@ NETIO_RING_CASE("holds nothing where it does not open") {
 }
 
 NETIO_RING_CASE("sockets are closed by the ring, with a reset where it is asked for") {
+    for (const bool undone : {true, false}) {  // false: the kernel would not undo the connection
+        ring_rig rig;
+        ring_door door(rig);
+        ring_client clients[2] = {door.connect(who_of(0)), door.connect(who_of(1))};
+        ring_sys::reset();
+        if (!undone) {
+            ring_sys::plan(ring_call::disconnect, EINVAL);
+        }
+        rig.close(who_of(0));
+        rig.close(who_of(1), true);
+        CHECK(ring_sys::of(ring_call::close) == 0);
+        CHECK(ring_sys::of(ring_call::disconnect) == 1);
+        CHECK(ring_sys::of(ring_call::setsockopt) == (undone ? 0 : 1));
+        CHECK(clients[0].receive(1).empty());
+        CHECK(clients[1].receive(1) == "!" + std::to_string(ECONNRESET));
+    }
+}
+
+NETIO_RING_CASE("a reset leaves at once, while the kernel still has a receive and a send of it") {
     ring_rig rig;
     ring_door door(rig);
-    ring_client clients[2] = {door.connect(who_of(0)), door.connect(who_of(1))};
-    ring_sys::reset();
-    rig.close(who_of(0));
-    rig.close(who_of(1), true);
-    CHECK(ring_sys::of(ring_call::close) == 0);
-    CHECK(ring_sys::of(ring_call::setsockopt) == 1);
-    CHECK(clients[0].receive(1).empty());
-    CHECK(clients[1].receive(1) == "!" + std::to_string(ECONNRESET));
+    ring_client client = door.connect(who_of(0));
+    rig.receive(who_of(0));
+    rig.wait(0);
+    rig.backend.start_close(who_of(0), true);
+    CHECK(client.receive(1) == "!" + std::to_string(ECONNRESET));
+    CHECK(rig.until(event_kind::closed).who == who_of(0));
 }
 
 NETIO_RING_CASE("close closes what was started to close and not handed over yet") {

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """The other loops of the benchmarks: each echoes right, their suite gives its rows, and two
 reports are compared and made into a page as bench/README.md says. Speed decides nothing here."""
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -16,6 +18,7 @@ import tap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
+import changes_suite  # noqa: E402
 import harness  # noqa: E402
 import page  # noqa: E402
 import peers_suite  # noqa: E402
@@ -86,6 +89,47 @@ def check_suite(folder):
     tap.check("every server has a version",
               all(versions.get(peer[0]) for peer in peers_suite.PEERS), versions)
     return path
+
+
+def check_changes(folder):
+    """This tree beside itself: rows of every version, each of which stands beside the older."""
+    path = folder / "changes.json"
+    done = subprocess.run([ROOT / "bench/run", "changes", "--before", ROOT, "--quick", "--only",
+                           "pinned B-2", "--json", path],
+                          capture_output=True, text=True, check=False)
+    tap.check("bench/run changes --quick", done.returncode == 0 and "rows of server CPU" in
+              done.stdout, (done.stdout + done.stderr)[-400:])
+    report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"rows": []}
+    rows = {row["row"]: row for row in report["rows"]}
+    row = "pinned B-2 64 B x 1: netio epoll"
+    bases = {ending: rows.get(row + ending, {"base": "no row"})["base"]
+             for ending in ("", changes_suite.BEFORE, changes_suite.TWIN)}
+    older = "netio epoll" + changes_suite.BEFORE
+    tap.check("this tree stands beside both of the older one's, the second of them by the first",
+              bases == {"": "netio epoll" + changes_suite.BOTH, changes_suite.BEFORE: None,
+                        changes_suite.TWIN: older}, bases)
+    for what, before in (("no --before", []), ("a tree without netio.hpp", ["--before", folder])):
+        done = subprocess.run([ROOT / "bench/run", "changes", *before], capture_output=True,
+                              text=True, check=False)
+        tap.check(f"bench/run changes: {what} is an error", done.returncode == 1 and
+                  "--before DIR names an older tree" in done.stdout, done.stdout[-300:])
+
+
+def check_verdict():
+    """What is named at the end: rows that cost more than 3% more, and by the twin's side."""
+    unit, said = changes_suite.UNIT, io.StringIO()
+    with contextlib.redirect_stdout(said):
+        changes_suite.show_verdict(
+            [{"row": "a: netio", "unit": unit, "ratio": 1.031},
+             {"row": "a: netio" + changes_suite.TWIN, "unit": unit, "ratio": 1.02},
+             {"row": "b: netio", "unit": unit, "ratio": 1.03},
+             {"row": "c, p50: netio", "unit": "us", "ratio": 2.0},
+             {"row": "d: netio" + changes_suite.TWIN, "unit": unit, "ratio": 1.5},
+             {"row": "a: netio" + changes_suite.BEFORE, "unit": unit, "ratio": None}])
+    worse = [line for line in said.getvalue().splitlines() if "!! WORSE" in line]
+    tap.check("changes: only server CPU of this tree, above 3%, is named",
+              worse == ["!! WORSE a: netio: 1.031; the older one's second of its first 1.020"],
+              worse)
 
 
 def compared(folder, base_rows, head_rows, *more):
@@ -162,6 +206,8 @@ def main():
         harness.build("bench/loadgen.cpp")
         report = check_suite(folder)
         check_page(folder, report)
+        check_changes(folder)
+    check_verdict()
     tap.finish()
 
 
