@@ -3510,10 +3510,14 @@ public:
     /// nullptr: it has no place. A name is never 0.
     Entry* find(std::uint64_t name) noexcept {
         NETIO_ASSERT(name != 0);
-        const std::uint32_t at = look(name, [&](std::uint32_t place) noexcept {
-            return names_[place] == name;
-        });
-        return at != none_index ? &entries_[at] : nullptr;
+        for (const std::uint32_t set : {first(name), second(name)}) {
+            for (std::uint32_t at = set; at < set + set_places; ++at) {
+                if (names_[at] == name) {
+                    return &entries_[at];
+                }
+            }
+        }
+        return nullptr;
     }
     /// Its entry, an idle one made its own if it had none. nullptr: sixteen others are in use.
     Entry* find_or_take(std::uint64_t name, std::uint64_t now_ns) noexcept {
@@ -3527,14 +3531,16 @@ public:
     /// The first of its places of which `free` is true, emptied and made its own, or nullptr.
     template <class Free>
     Entry* take_if(std::uint64_t name, Free&& free) noexcept {
-        const std::uint32_t at =
-            look(name, [&](std::uint32_t place) noexcept { return free(entries_[place]); });
-        if (at == none_index) {
-            return nullptr;
+        for (const std::uint32_t set : {first(name), second(name)}) {
+            for (std::uint32_t at = set; at < set + set_places; ++at) {
+                if (free(entries_[at])) {
+                    names_[at] = name;
+                    entries_[at] = Entry{};
+                    return &entries_[at];
+                }
+            }
         }
-        names_[at] = name;
-        entries_[at] = Entry{};
-        return &entries_[at];
+        return nullptr;
     }
     void forget_all() noexcept {
         for (std::uint32_t at = 0; at < count_; ++at) {
@@ -3553,18 +3559,6 @@ public:
     }
 
 private:
-    /// The first of a name's places that is wanted, or none_index.
-    template <class Wanted>
-    std::uint32_t look(std::uint64_t name, Wanted wanted) const noexcept {
-        for (const std::uint32_t set : {first(name), second(name)}) {
-            for (std::uint32_t at = set; at < set + set_places; ++at) {
-                if (wanted(at)) {
-                    return at;
-                }
-            }
-        }
-        return none_index;
-    }
     std::uint32_t first(std::uint64_t name) const noexcept {
         return (static_cast<std::uint32_t>(name) & last_set()) * set_places;
     }
