@@ -9,6 +9,7 @@
 //   floor 2 · src/bytes.hpp · views of bytes, wire integers, wiping
 //   floor 2 · src/endpoint.hpp · addresses with ports and networks, their text form, without the OS
 //   floor 2 · src/limits.hpp · how much of everything: the sizes a storage is built from
+//   floor 2 · src/carver.hpp · offsets into one stretch of memory, one after the other
 //   floor 2 · src/local.hpp · local sockets: who is at the other end, and whose file the name is
 //   floor 1 · platform/atomic.hpp · words that threads and signal handlers share
 //   floor 2 · src/crc32c.hpp · the Castagnoli checksum (RFC 9260 appendix A), by instruction or table
@@ -20,11 +21,16 @@
 //   floor 4 · src/dial.hpp · outgoing connections by the first of several addresses, tried again
 //   floor 3 · src/buffer_pool.hpp · buffers of one size, two quotas, wiped when given back
 //   floor 3 · src/post_queue.hpp · bounded queue of words from any thread to one owner
+//   floor 3 · src/ring.hpp · bytes from thread to thread: records written and read where they lie
 //   floor 3 · src/kill_marks.hpp · ending one connection from any thread: a word each, and marked ones
 //   floor 3 · src/source_table.hpp · how many connections each source has: exact, bounded, shared
 //   floor 3 · src/datagram_budget.hpp · what UDP sources may take, and what may be sent to strangers
 //   floor 3 · src/proxy.hpp · PROXY protocol versions 1 and 2: parse and encode, with TLVs and CRC32C
 //   floor 3 · src/envelope.hpp · ARP1 envelopes: frame, decode into views, write without a heap
+//   floor 4 · src/rpc_budget.hpp · what values weigh, what may be spent, which paths are inside a scope
+//   floor 4 · src/rpc_events.hpp · what a kernel did: a ring of records, counters that never miss one
+//   floor 4 · src/rpc_store.hpp · pieces of a few sizes for bytes that outlive a call
+//   floor 5 · src/rpc_limits.hpp · how much of everything a capability kernel has, and where it lies
 //   floor 4 · src/handoff_list.hpp · the list of listeners that a process hands to its successor
 //   floor 3 · src/options.hpp · run-time choices of listeners, connections and datagram sockets
 //   floor 4 · platform/contract.hpp · what a kernel must offer: tokens, events and the backend concept
@@ -55,6 +61,7 @@
 //   floor 7 · src/reactor.hpp · the loop: one turn after the other, bytes one way, callbacks never nested
 //   floor 8 · src/server.hpp · storage and server: the memory, the listeners, the workers, in one object
 //   floor 9 · src/blocking_pool.hpp · the second driver: a thread a connection, served by blocking calls
+//   floor 8 · src/rpc_kernel.hpp · capabilities, budgets, promises: calls without I/O, clock or heap
 //   floor 10 · src/netio.hpp · the umbrella: the parts in reading order
 #ifndef NETIO_HPP
 #define NETIO_HPP
@@ -1585,6 +1592,34 @@ constexpr const char* wrong_field(const limits& sizes) noexcept {
 
 NETIO_END
 
+// ==== src/carver.hpp ==============================================================================
+// floor 2 · offsets into one stretch of memory, one after the other
+
+NETIO_BEGIN
+
+namespace detail {
+
+/// Hands out offsets, aligned, one after the other.
+class carver {
+public:
+    constexpr std::size_t take(std::size_t count, std::size_t each, std::size_t align) noexcept {
+        used_ = used_ > most - align ? most : (used_ + align - 1) / align * align;
+        const std::size_t at = used_;
+        used_ = count != 0 && each > (most - used_) / count ? most : used_ + count * each;
+        return at;
+    }
+    constexpr std::size_t used() const noexcept { return used_; }
+
+private:
+    // What does not fit into the address space stays this, so no sum ever wraps to a small one.
+    static constexpr std::size_t most = static_cast<std::size_t>(-1) / 2;
+    std::size_t used_ = 0;
+};
+
+}  // namespace detail
+
+NETIO_END
+
 // ==== src/local.hpp ===============================================================================
 // floor 2 · local sockets: who is at the other end, and whose file the name is
 
@@ -1838,21 +1873,25 @@ struct sip_state {
     }
 };
 
-/// SipHash-1-3 (Aumasson and Bernstein) of 8-byte blocks. What is hashed under one key has one
-/// length, or its last block begins with the length, as theirs does.
+/// SipHash (Aumasson and Bernstein) of 8-byte blocks: 1-3 for tables, 2-4 where somebody may try to
+/// forge a value. What is hashed under one key has one length, or its last block begins with the
+/// length, as theirs does.
+template <unsigned BlockRounds = 1, unsigned EndRounds = 3>
 constexpr std::uint64_t sip_hash(std::initializer_list<std::uint64_t> blocks,
                                  const std::uint64_t (&key)[2]) noexcept {
     sip_state now{key[0] ^ 0x736f6d6570736575, key[1] ^ 0x646f72616e646f6d,
                   key[0] ^ 0x6c7967656e657261, key[1] ^ 0x7465646279746573};
     for (const std::uint64_t block : blocks) {
         now.d ^= block;
-        now.round();
+        for (unsigned left = BlockRounds; left != 0; --left) {
+            now.round();
+        }
         now.a ^= block;
     }
     now.c ^= 0xff;
-    now.round();
-    now.round();
-    now.round();
+    for (unsigned left = EndRounds; left != 0; --left) {
+        now.round();
+    }
     return now.a ^ now.b ^ now.c ^ now.d;
 }
 
@@ -2944,6 +2983,276 @@ private:
 
 using post_queue = basic_post_queue<detail::atomic>;
 static_assert(sizeof(post_queue) == 192);
+
+NETIO_END
+
+// ==== src/ring.hpp ================================================================================
+// floor 3 · bytes from thread to thread: records written and read where they lie
+
+NETIO_BEGIN
+
+/// Where a record of a ring may be written. Empty `room`: there is none.
+struct ring_claim {
+    mutable_bytes room{};
+    std::size_t at = 0;    // the ring's own
+
+    constexpr explicit operator bool() const noexcept { return !room.empty(); }
+};
+
+namespace detail {
+
+/// What the rings have in common. A record is a head of eight bytes, its bytes, and zeros up to a
+/// multiple of eight; it never lies across the end of the memory: what is left there is skipped by
+/// a record that is only a head. So a record takes half of the memory at most, and then there is
+/// always a moment at which it fits.
+struct ring_shape {
+    static constexpr std::uint32_t head_bytes = 8;
+    static constexpr std::uint32_t skipped = 1u << 31;    // of a head: nothing to read behind it
+
+    std::byte* data = nullptr;
+    std::size_t mask = 0;
+
+    void attach(std::byte* memory, std::uint32_t bytes_count) noexcept {
+        NETIO_ASSERT(memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % 8 == 0);
+        NETIO_ASSERT(bytes_count >= 64 && (bytes_count & (bytes_count - 1)) == 0);
+        NETIO_ASSERT(bytes_count < skipped);
+        data = memory;
+        mask = bytes_count - 1;
+    }
+    std::size_t capacity() const noexcept { return mask + 1; }
+    std::uint32_t record_max() const noexcept {
+        return static_cast<std::uint32_t>(capacity() / 2 - head_bytes);
+    }
+    static constexpr std::size_t taken_by(std::uint32_t bytes_count) noexcept {
+        return head_bytes + (std::size_t{bytes_count} + 7) / 8 * 8;
+    }
+    /// Bytes before the end of the memory that a record of `taken` at `at` has to leave.
+    std::size_t skip_before(std::size_t at, std::size_t taken) const noexcept {
+        const std::size_t left = capacity() - (at & mask);
+        return left < taken ? left : 0;
+    }
+    std::byte* place(std::size_t at) const noexcept { return data + (at & mask); }
+    mutable_bytes content(std::size_t at, std::uint32_t bytes_count) const noexcept {
+        return {place(at) + head_bytes, bytes_count};
+    }
+};
+
+}  // namespace detail
+
+/// A view over the caller's bytes: one thread writes, one reads, neither waits, nothing is copied.
+///
+///     writer: if (auto to = ring.claim(size)) { write into to.room; ring.commit(used); }
+///     reader: while (auto record = ring.peek(); !record.empty()) { read it; ring.release(); }
+///
+/// Each side keeps a copy of the other's position, so that the line it lies in moves between the
+/// CPUs only when the copy says full, or empty.
+///
+/// `Atomic` is detail::atomic, see spsc_ring below; a test puts the other thread's steps between.
+template <template <class> class Atomic>
+class basic_spsc_ring {
+public:
+    /// `bytes_count` is a power of two, 64 to 2^30; records are of `record_max()` bytes at most. No
+    /// other thread may know the ring yet.
+    void attach(std::byte* memory, std::uint32_t bytes_count) noexcept {
+        shape_.attach(memory, bytes_count);
+        writer_at_ = 0;
+        reader_seen_ = 0;
+        reader_at_ = 0;
+        writer_seen_ = 0;
+        tail_.store(0, detail::ordering::relaxed);
+        head_.store(0, detail::ordering::relaxed);
+    }
+    std::uint32_t record_max() const noexcept { return shape_.record_max(); }
+
+    /// Room for a record of up to so many bytes, at least 1; empty: more than `record_max()`, or
+    /// full just now. A second claim before the commit takes the place of the first. Writer only.
+    NETIO_WRAPS ring_claim claim(std::uint32_t bytes_count) noexcept {
+        if (bytes_count == 0 || bytes_count > record_max()) {
+            return {};
+        }
+        const std::size_t taken = detail::ring_shape::taken_by(bytes_count);
+        const std::size_t skip = shape_.skip_before(writer_at_, taken);
+        if (shape_.capacity() - (writer_at_ - reader_seen_) < skip + taken) {
+            reader_seen_ = head_.load(detail::ordering::acquire);
+            if (shape_.capacity() - (writer_at_ - reader_seen_) < skip + taken) {
+                return {};
+            }
+        }
+        if (skip != 0) {
+            put_head(writer_at_, detail::ring_shape::skipped);
+        }
+        return {shape_.content(writer_at_ + skip, bytes_count), writer_at_ + skip};
+    }
+    /// The record is so many bytes, at least 1 and no more than were claimed; the reader may have
+    /// it from now on. Writer only.
+    NETIO_WRAPS void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
+        NETIO_ASSERT(bytes_count != 0 && bytes_count <= what.room.size());
+        put_head(what.at, bytes_count);
+        writer_at_ = what.at + detail::ring_shape::taken_by(bytes_count);
+        tail_.store(writer_at_, detail::ordering::release);
+    }
+
+    /// The oldest record, until `release`; empty: there is none. Reader only.
+    NETIO_WRAPS bytes peek() noexcept {
+        for (;;) {
+            if (reader_at_ == writer_seen_) {
+                writer_seen_ = tail_.load(detail::ordering::acquire);
+                if (reader_at_ == writer_seen_) {
+                    return {};
+                }
+            }
+            const auto head = detail::load_native<std::uint32_t>(shape_.place(reader_at_));
+            if (head != detail::ring_shape::skipped) {
+                return shape_.content(reader_at_, head);
+            }
+            reader_at_ += shape_.capacity() - (reader_at_ & shape_.mask);
+        }
+    }
+    /// Gives back what `peek` gave. Reader only.
+    NETIO_WRAPS void release() noexcept {
+        const auto head = detail::load_native<std::uint32_t>(shape_.place(reader_at_));
+        NETIO_ASSERT(reader_at_ != writer_seen_ && head != detail::ring_shape::skipped);
+        reader_at_ += detail::ring_shape::taken_by(head);
+        head_.store(reader_at_, detail::ordering::release);
+    }
+
+private:
+    void put_head(std::size_t at, std::uint32_t head) noexcept {
+        std::memcpy(shape_.place(at), &head, sizeof(head));
+    }
+
+    detail::ring_shape shape_;
+    // Lines of the cache: the writer's own, the reader's own, and what each tells the other.
+    alignas(64) std::size_t writer_at_ = 0;
+    std::size_t reader_seen_ = 0;
+    alignas(64) std::size_t reader_at_ = 0;
+    std::size_t writer_seen_ = 0;
+    alignas(64) Atomic<std::size_t> tail_;
+    alignas(64) Atomic<std::size_t> head_;
+};
+
+/// A view over the caller's bytes: any number of threads write, one reads, nothing is copied.
+///
+/// A place is claimed by moving the tail, in one step, and is the reader's once its head says so;
+/// places are read in the order in which they were claimed, so a writer that takes its time holds
+/// up those behind it, and `abandon` is how it gives up. A full ring refuses, and counts that; no
+/// order among those who try again.
+template <template <class> class Atomic>
+class basic_mpsc_ring {
+    using word = Atomic<std::uint32_t>;
+    static_assert(sizeof(word) == 4);
+
+public:
+    /// `memory` is all zero, `bytes_count` a power of two, 64 to 2^30; records are of
+    /// `record_max()` bytes at most. No other thread may know the ring yet.
+    void attach(std::byte* memory, std::uint32_t bytes_count) noexcept {
+        static_assert(word::is_always_lock_free && Atomic<std::size_t>::is_always_lock_free);
+        shape_.attach(memory, bytes_count);
+        reader_at_ = 0;
+        tail_.store(0, detail::ordering::relaxed);
+        head_.store(0, detail::ordering::relaxed);
+        refused_.store(0, detail::ordering::relaxed);
+    }
+    std::uint32_t record_max() const noexcept { return shape_.record_max(); }
+
+    /// Room for a record of up to so many bytes, at least 1, to be given to `commit` or `abandon`
+    /// once; empty: more than `record_max()`, or full just now. Any thread.
+    NETIO_WRAPS ring_claim claim(std::uint32_t bytes_count) noexcept {
+        if (bytes_count == 0 || bytes_count > record_max()) {
+            return {};
+        }
+        const std::size_t taken = detail::ring_shape::taken_by(bytes_count);
+        std::size_t at = tail_.load(detail::ordering::relaxed);
+        for (;;) {
+            const std::size_t skip = shape_.skip_before(at, taken);
+            // A head older than the tail only makes the ring look fuller than it is; acquired, for
+            // what the reader wiped has to be zero before anybody writes there.
+            const std::size_t used = at - head_.load(detail::ordering::acquire);
+            if (used > shape_.capacity() || shape_.capacity() - used < skip + taken) {
+                const std::size_t again = tail_.load(detail::ordering::relaxed);
+                if (again != at) {
+                    at = again;
+                    continue;
+                }
+                refused_.fetch_add(1, detail::ordering::relaxed);
+                return {};
+            }
+            if (tail_.compare_exchange_weak(at, at + skip + taken, detail::ordering::relaxed)) {
+                if (skip != 0) {
+                    head_at(at).store(detail::ring_shape::skipped |
+                                          static_cast<std::uint32_t>(skip),
+                                      detail::ordering::release);
+                }
+                return {shape_.content(at + skip, bytes_count), at + skip};
+            }
+        }
+    }
+    /// The reader may have it: `bytes_count` is at least 1 and no more than was claimed. Its place
+    /// stays as large as it was claimed.
+    void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
+        NETIO_ASSERT(bytes_count != 0 && bytes_count <= what.room.size());
+        put_taken(what);
+        head_at(what.at).store(bytes_count, detail::ordering::release);
+    }
+    /// The reader steps over it.
+    void abandon(const ring_claim& what) noexcept {
+        const auto claimed = static_cast<std::uint32_t>(what.room.size());
+        head_at(what.at).store(
+            detail::ring_shape::skipped |
+                static_cast<std::uint32_t>(detail::ring_shape::taken_by(claimed)),
+            detail::ordering::release);
+    }
+
+    /// The oldest record, until `release`; empty: there is none, or the oldest is still being
+    /// written. Reader only.
+    NETIO_WRAPS bytes peek() noexcept {
+        for (;;) {
+            const std::uint32_t head = head_at(reader_at_).load(detail::ordering::acquire);
+            if (head == 0) {
+                return {};
+            }
+            if ((head & detail::ring_shape::skipped) == 0) {
+                return shape_.content(reader_at_, head);
+            }
+            wipe_place(head & ~detail::ring_shape::skipped);
+        }
+    }
+    /// Gives back what `peek` gave, wiped. Reader only.
+    void release() noexcept {
+        NETIO_ASSERT(head_at(reader_at_).load(detail::ordering::relaxed) != 0);
+        wipe_place(detail::load_native<std::uint32_t>(shape_.place(reader_at_) + 4));
+    }
+
+    /// Claims that found no room. Any thread.
+    std::uint64_t refused() const noexcept { return refused_.load(detail::ordering::relaxed); }
+
+private:
+    word& head_at(std::size_t at) const noexcept {
+        return *reinterpret_cast<word*>(shape_.place(at));
+    }
+    /// The second word of a head: how much place the record has.
+    void put_taken(const ring_claim& what) noexcept {
+        const auto taken = static_cast<std::uint32_t>(detail::ring_shape::taken_by(
+            static_cast<std::uint32_t>(what.room.size())));
+        std::memcpy(shape_.place(what.at) + 4, &taken, sizeof(taken));
+    }
+    /// Zeros, for a head may come to lie anywhere in it, and then it is free.
+    NETIO_WRAPS void wipe_place(std::size_t taken) noexcept {
+        std::memset(shape_.place(reader_at_) + 4, 0, taken - 4);
+        head_at(reader_at_).store(0, detail::ordering::relaxed);
+        reader_at_ += taken;
+        head_.store(reader_at_, detail::ordering::release);
+    }
+
+    detail::ring_shape shape_;
+    alignas(64) Atomic<std::size_t> tail_;
+    Atomic<std::size_t> refused_;
+    alignas(64) std::size_t reader_at_ = 0;
+    Atomic<std::size_t> head_;
+};
+
+using spsc_ring = basic_spsc_ring<detail::atomic>;
+using mpsc_ring = basic_mpsc_ring<detail::atomic>;
 
 NETIO_END
 
@@ -5163,6 +5472,8 @@ public:
     constexpr bool empty() const noexcept { return count_ == 0; }
     constexpr iterator begin() const noexcept { return {at_, count_}; }
     constexpr iterator end() const noexcept { return {nullptr, 0}; }
+    /// The first byte of the first item; nothing in particular if there is none.
+    constexpr const std::byte* data() const noexcept { return at_; }
     /// The first item; the range must not be empty.
     typename Step::item front() const noexcept { return *begin(); }
 
@@ -5242,6 +5553,8 @@ public:
     bytes wire() const noexcept {
         return {at_, walked().at};
     }
+    /// The first of those bytes, which costs no walk.
+    const std::byte* wire_begin() const noexcept { return at_; }
     /// Its levels, itself included: 1 for all but a list or map with items. Walks the value.
     std::uint32_t depth() const noexcept { return walked().deepest; }
 
@@ -5723,6 +6036,14 @@ public:
     /// The first failure since begin(); error::none if there is none.
     error why() const noexcept { return why_; }
 
+    /// Starts arguments alone, with no envelope around them: for a call inside the process, which
+    /// needs neither a head nor a decoding of what was just written. finish_arguments() ends them;
+    /// payload, descriptors and finish() are for envelopes.
+    writer& begin_arguments() noexcept;
+    /// What was written since begin_arguments(), until the next begin. Empty if something failed
+    /// (why() says what), and if nothing was written.
+    argument_list finish_arguments() noexcept;
+
 private:
     enum class stage : std::uint8_t { idle, arguments, capabilities };
 
@@ -5832,6 +6153,26 @@ inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::
         claim(4);
     }
     return *this;
+}
+
+inline writer& writer::begin_arguments() noexcept {
+    at_ = out_.data();
+    end_ = at_ + out_.size();
+    open_ = 0;
+    arguments_left_ = limits_.arguments_max;
+    stage_ = stage::arguments;
+    why_ = limits_.arguments_max != 0 ? error::none : error::limits_invalid;
+    return *this;
+}
+
+inline argument_list writer::finish_arguments() noexcept {
+    if (stage_ != stage::arguments || open_ != 0) {
+        fail(error::rpc_wire);
+    }
+    stage_ = stage::idle;
+    const std::uint32_t count = limits_.arguments_max - arguments_left_;
+    arguments_left_ = 0;
+    return why_ == error::none ? argument_list(out_.data(), count) : argument_list();
 }
 
 /// The bytes behind the next argument's kind byte, which it writes; or null.
@@ -6127,6 +6468,677 @@ inline std::size_t writer::finish() noexcept {
     detail::store_little(out_.data() + capabilities_at_, capabilities_count_);
     NETIO_ASSERT_SLOW(decode(out_.first(offset(at_)), limits_).why == error::none);
     return offset(at_);
+}
+
+}  // namespace rpc
+
+NETIO_END
+
+// ==== src/rpc_budget.hpp ==========================================================================
+// floor 4 · what values weigh, what may be spent, which paths are inside a scope
+
+NETIO_BEGIN
+
+namespace rpc {
+
+/// What a budget looks at in arguments or a result.
+struct weight {
+    std::uint64_t bytes = 0;         ///< on the wire, all together
+    std::uint64_t nodes = 0;         ///< values, those inside of lists and maps included
+    std::uint64_t value_bytes = 0;   ///< of the largest argument
+    std::uint32_t depth = 0;         ///< levels of the deepest value, 1 for one without items
+    std::uint32_t array_count = 0;   ///< items of the longest list or map
+
+    /// Of both together.
+    constexpr void add(const weight& more) noexcept {
+        bytes += more.bytes;
+        nodes += more.nodes;
+        value_bytes = value_bytes > more.value_bytes ? value_bytes : more.value_bytes;
+        depth = depth > more.depth ? depth : more.depth;
+        array_count = array_count > more.array_count ? array_count : more.array_count;
+    }
+};
+
+/// Is every field of `narrow` at most that of `wide`?
+constexpr bool within(const budget& narrow, const budget& wide) noexcept {
+    return narrow.calls_max <= wide.calls_max && narrow.bytes_max <= wide.bytes_max &&
+           narrow.wall_ms_max <= wide.wall_ms_max && narrow.nodes_max <= wide.nodes_max &&
+           narrow.depth_max <= wide.depth_max && narrow.array_max <= wide.array_max &&
+           narrow.value_bytes_max <= wide.value_bytes_max;
+}
+
+/// Components between dots, none of them empty.
+constexpr bool path_valid(std::string_view path) noexcept {
+    char before = '.';
+    for (const char letter : path) {
+        if (letter == '.' && before == '.') {
+            return false;
+        }
+        before = letter;
+    }
+    return before != '.';
+}
+
+/// Is `path` the scope itself, or below it? "a.b" holds "a.b" and "a.b.c", not "a.bc" and not "a".
+/// A path with an empty component is in no scope. Linear in the path.
+constexpr bool path_inside(std::string_view scope, std::string_view path) noexcept {
+    return path_valid(path) && path.starts_with(scope) &&
+           (path.size() == scope.size() || path[scope.size()] == '.');
+}
+
+namespace detail {
+
+/// A budget and what was spent of it so far.
+struct account {
+    budget most;
+    std::uint64_t calls;
+    std::uint64_t bytes;
+
+    /// Is there enough left for so many more calls that weigh so much?
+    constexpr bool affords(std::uint64_t more_calls, const weight& more) const noexcept {
+        return most.calls_max - calls >= more_calls && most.bytes_max - bytes >= more.bytes &&
+               more.nodes <= most.nodes_max && more.depth <= most.depth_max &&
+               more.array_count <= most.array_max && more.value_bytes <= most.value_bytes_max;
+    }
+    constexpr void charge(std::uint64_t more_calls, const weight& more) noexcept {
+        calls += more_calls;
+        bytes += more.bytes;
+    }
+};
+
+/// Bytes of a checked value without items of its own; 0: it is a list or a map.
+NETIO_INLINE std::size_t scalar_bytes(const std::byte* at) noexcept {
+    switch (static_cast<value_tag>(*at)) {
+    case value_tag::list:
+    case value_tag::map:
+        return 0;
+    case value_tag::null_value:
+    case value_tag::secret:
+        return 1;
+    case value_tag::boolean:
+        return 2;
+    case value_tag::integer:
+    case value_tag::real:
+        return 9;
+    default:
+        return 5 + std::size_t{load_little<std::uint32_t>(at + 1)};
+    }
+}
+
+/// Adds what one checked value weighs, all inside of it included; its paths go to `seen`. A
+/// stack of fixed height instead of recursion.
+template <class Seen>
+void weigh_items(reader<false>& in, weight& sum, Seen& seen) noexcept {
+    std::uint32_t left[value_depth_max];
+    bool maps[value_depth_max];
+    std::uint32_t open = 0;
+    for (;;) {
+        if (open != 0 && maps[open - 1]) {
+            in.at = after_text(in.at);  // a key
+        }
+        const auto tag = static_cast<value_tag>(*in.at);
+        ++sum.nodes;
+        sum.depth = sum.depth > open ? sum.depth : open + 1;
+        if (const std::size_t size = scalar_bytes(in.at); size != 0) {
+            if (tag == value_tag::path) {
+                seen.path(read_text(in.at + 1));
+            }
+            in.at += size;
+        } else {
+            std::uint32_t items = 0;
+            ++in.at;
+            in.take(items);
+            sum.array_count = sum.array_count > items ? sum.array_count : items;
+            if (items != 0) {
+                NETIO_ASSERT(open < value_depth_max);
+                left[open] = items;
+                maps[open++] = tag == value_tag::map;
+                continue;
+            }
+        }
+        while (open != 0 && --left[open - 1] == 0) {
+            --open;
+        }
+        if (open == 0) {
+            return;
+        }
+    }
+}
+
+/// The same; most values have no items.
+template <class Seen>
+NETIO_INLINE void weigh_value(reader<false>& in, weight& sum, Seen& seen) noexcept {
+    const std::size_t size = scalar_bytes(in.at);
+    if (NETIO_UNLIKELY(size == 0)) {
+        weigh_items(in, sum, seen);
+        return;
+    }
+    if (static_cast<value_tag>(*in.at) == value_tag::path) {
+        seen.path(read_text(in.at + 1));
+    }
+    ++sum.nodes;
+    sum.depth = sum.depth != 0 ? sum.depth : 1;
+    in.at += size;
+}
+
+/// Is any path outside of a scope?
+struct path_watch {
+    std::string_view scope;
+    bool outside;
+
+    void path(std::string_view text) noexcept { outside |= !path_inside(scope, text); }
+};
+
+/// Are there promises?
+struct promise_watch {
+    bool any = false;
+
+    static void path(std::string_view) noexcept {}
+    void promise(std::uint64_t) noexcept { any = true; }
+};
+
+/// For those who want to know nothing of a value but its weight.
+struct sees_nothing {
+    static void path(std::string_view) noexcept {}
+};
+
+}  // namespace detail
+
+/// What checked arguments weigh. Paths and promises in them go to `seen.path(std::string_view)` and
+/// `seen.promise(std::uint64_t)`. Linear in their bytes, which are the first `bytes` from
+/// `arguments.data()` on. A promise or a capability is a node.
+template <class Seen>
+weight weigh(const argument_list& arguments, Seen& seen) noexcept {
+    weight sum;
+    detail::reader<false> in{arguments.data(), nullptr};
+    for (std::uint32_t left = arguments.size(); left != 0; --left) {
+        const std::byte* const begin = in.at;
+        if (static_cast<argument_tag>(*begin) == argument_tag::value) {
+            ++in.at;
+            detail::weigh_value(in, sum, seen);
+        } else {
+            detail::walk_argument(in);
+            ++sum.nodes;
+            if (static_cast<argument_tag>(*begin) == argument_tag::promise) {
+                seen.promise(argument(begin).as_promise());
+            }
+        }
+        const auto size = static_cast<std::uint64_t>(in.at - begin);
+        sum.value_bytes = sum.value_bytes > size ? sum.value_bytes : size;
+        sum.bytes += size;
+    }
+    return sum;
+}
+
+/// The same of one checked value, as the argument that it would be; its paths go to `seen.path`.
+template <class Seen>
+weight weigh(const value& of, Seen& seen) noexcept {
+    weight sum;
+    detail::reader<false> in{of.wire_begin(), nullptr};
+    detail::weigh_value(in, sum, seen);
+    sum.bytes = static_cast<std::uint64_t>(in.at - of.wire_begin()) + 1;
+    sum.value_bytes = sum.bytes;
+    return sum;
+}
+
+}  // namespace rpc
+
+NETIO_END
+
+// ==== src/rpc_events.hpp ==========================================================================
+// floor 4 · what a kernel did: a ring of records, counters that never miss one
+
+NETIO_BEGIN
+
+namespace rpc {
+
+/// The first fifteen are those of Active RPC, `call_refused` is ours. What stands in `subject` and
+/// `detail` of a record is named behind each.
+enum class event_kind : std::uint16_t {
+    capability_minted,        ///< capability, provider
+    capability_retained,      ///< capability, handles now
+    capability_released,      ///< capability, handles now
+    capability_dropped,       ///< capability, object
+    capability_revoked,       ///< capability, provider
+    lane_created,             ///< lane, how many pending calls it may have
+    lane_destroyed,           ///< lane, calls completed
+    call_queued,              ///< promise, lane; `also` is the capability
+    batch_dispatched,         ///< provider, jobs; `also` is the lanes
+    job_completed,            ///< promise, lane
+    promise_resolved,         ///< promise, bytes of the result
+    promise_rejected,         ///< promise; `code` says why
+    channel_sent,             ///< channel, sequence number
+    channel_received,         ///< channel, sequence number
+    capability_transferred,   ///< channel, sequence number; `also` is the capability
+    call_refused,             ///< lane; `code` says why, `also` is the capability
+    count_
+};
+
+/// One thing that happened. Names are what the kernel's functions take and give, as numbers.
+struct event_record {
+    std::uint64_t tick;      ///< what `kernel::set_tick` said last
+    std::uint64_t subject;
+    std::uint64_t detail;
+    std::uint32_t also;
+    event_kind kind;
+    std::uint16_t code;      ///< an rpc_code, of what was refused or rejected
+};
+static_assert(sizeof(event_record) == 32);
+
+/// The last so many records, the oldest overwritten, and exact counts of all. One thread.
+class event_log {
+public:
+    /// `records` are `count` of them, a power of two or 0: then things are only counted.
+    void attach(event_record* records, std::uint32_t count) noexcept {
+        NETIO_ASSERT((count & (count - 1)) == 0);
+        records_ = records;
+        count_ = count;
+    }
+
+    void set_tick(std::uint64_t tick) noexcept { tick_ = tick; }
+    NETIO_INLINE void record(event_kind kind, std::uint64_t subject, std::uint64_t detail,
+                             std::uint32_t also = 0, std::uint16_t code = 0) noexcept {
+        ++counts_[static_cast<std::size_t>(kind)];
+        if (NETIO_LIKELY(count_ != 0)) {
+            records_[total_ & (count_ - 1)] = {tick_, subject, detail, also, kind, code};
+        }
+        ++total_;
+    }
+
+    /// How often that happened, overwritten records included.
+    std::uint64_t count(event_kind kind) const noexcept {
+        return counts_[static_cast<std::size_t>(kind)];
+    }
+    /// Records in all; the last `kept()` of them are still there.
+    std::uint64_t total() const noexcept { return total_; }
+    std::uint32_t kept() const noexcept {
+        return total_ < count_ ? static_cast<std::uint32_t>(total_) : count_;
+    }
+    std::uint64_t overwritten() const noexcept { return total_ - kept(); }
+    /// Record number `number` since the start, which must be one of the last `kept()`.
+    const event_record& at(std::uint64_t number) const noexcept {
+        NETIO_ASSERT(number < total_ && total_ - number <= count_);
+        return records_[number & (count_ - 1)];
+    }
+
+private:
+    event_record* records_ = nullptr;
+    std::uint32_t count_ = 0;
+    std::uint64_t tick_ = 0;
+    std::uint64_t total_ = 0;
+    std::uint64_t counts_[static_cast<std::size_t>(event_kind::count_)] = {};
+};
+
+}  // namespace rpc
+
+NETIO_END
+
+// ==== src/rpc_store.hpp ===========================================================================
+// floor 4 · pieces of a few sizes for bytes that outlive a call
+
+NETIO_BEGIN
+
+namespace rpc {
+
+/// So many pieces of so many bytes each.
+struct piece_class {
+    std::uint32_t piece_bytes;
+    std::uint32_t count;
+
+    constexpr bool operator==(const piece_class&) const noexcept = default;
+};
+
+inline constexpr std::uint32_t piece_classes_max = 4;
+
+namespace detail {
+
+/// Bytes that outlive a call, each in one contiguous piece of the smallest size that holds them and
+/// has one free. One thread.
+///
+/// Why fixed sizes: taking and giving are a few instructions whatever happened before, and nothing
+/// fragments: so many pieces of a size can always be had. The worst case is in the sizes alone: `n`
+/// bytes take a whole piece, less than four times `n` above the smallest size where each is four
+/// times the one before, and bytes above the largest size have no place at all.
+class piece_store {
+public:
+    /// Bytes of memory for these classes, which are sorted by size.
+    static constexpr std::size_t bytes_needed(std::span<const piece_class> classes) noexcept {
+        netio::detail::carver room;
+        for (const piece_class& one : classes) {
+            room.take(one.count, sizeof(std::uint32_t), 64);
+            room.take(one.count, one.piece_bytes, 64);
+        }
+        return room.used();
+    }
+
+    /// `memory` is all zero, begins at a multiple of 64 and holds `bytes_needed(classes)`.
+    void attach(std::byte* memory, std::span<const piece_class> classes) noexcept {
+        NETIO_ASSERT(classes.size() <= piece_classes_max);
+        netio::detail::carver room;
+        count_ = static_cast<std::uint32_t>(classes.size());
+        for (std::uint32_t at = 0; at < count_; ++at) {
+            const piece_class& one = classes[at];
+            NETIO_ASSERT(at == 0 || classes[at - 1].piece_bytes < one.piece_bytes);
+            NETIO_ASSERT(one.piece_bytes % 64 == 0);
+            std::byte* const links = memory + room.take(one.count, sizeof(std::uint32_t), 64);
+            std::byte* const data = memory + room.take(one.count, one.piece_bytes, 64);
+            pools_[at].attach(data, reinterpret_cast<std::uint32_t*>(links), one.count,
+                              one.piece_bytes, one.count, 0, false);
+        }
+        bytes_max_ = count_ != 0 ? classes.back().piece_bytes : 0;
+    }
+    /// The most that one piece holds.
+    std::uint32_t bytes_max() const noexcept { return bytes_max_; }
+
+    /// A piece of at least so many bytes, or none_index: no size is large enough, or all such are
+    /// in use.
+    std::uint32_t take(std::size_t bytes_wanted) noexcept {
+        for (std::uint32_t at = 0; at < count_; ++at) {
+            if (bytes_wanted <= pools_[at].buffer_bytes()) {
+                const std::uint32_t index = pools_[at].take(side::input);
+                if (NETIO_LIKELY(index != none_index)) {
+                    return at << class_shift | index;
+                }
+            }
+        }
+        return none_index;
+    }
+    /// A piece with a copy of `from` in it, or none_index.
+    std::uint32_t keep(bytes from) noexcept {
+        const std::uint32_t piece = take(from.size());
+        if (piece != none_index && !from.empty()) {
+            std::memcpy(data(piece), from.data(), from.size());
+        }
+        return piece;
+    }
+    /// Gives back a piece of which no more than `dirty_bytes` at its begin were written, wiped.
+    void give(std::uint32_t piece, std::uint32_t dirty_bytes) noexcept {
+        std::byte* const at = data(piece);
+        if (NETIO_LIKELY(dirty_bytes <= 64)) {
+            wipe(at, 64);  // a constant: no call, and no piece is smaller
+        } else {
+            wipe(at, dirty_bytes);
+        }
+        pool_of(piece).give(index_of(piece), side::input, 0);
+    }
+    std::byte* data(std::uint32_t piece) const noexcept {
+        return pools_[piece >> class_shift].data(index_of(piece));
+    }
+
+    std::uint32_t class_count() const noexcept { return count_; }
+    /// Of each size: pieces in all, in use, the most in use at once, and how often none was free.
+    pool_stats stats(std::uint32_t at) const noexcept {
+        NETIO_ASSERT(at < count_);
+        pool_stats out = pools_[at].stats(side::input);
+        out.name = "rpc pieces";
+        return out;
+    }
+
+private:
+    static constexpr std::uint32_t class_shift = 28;
+
+    static constexpr std::uint32_t index_of(std::uint32_t piece) noexcept {
+        return piece & ((1u << class_shift) - 1);
+    }
+    buffer_pool& pool_of(std::uint32_t piece) noexcept {
+        NETIO_ASSERT(piece >> class_shift < count_);
+        return pools_[piece >> class_shift];
+    }
+
+    std::uint32_t count_ = 0;
+    std::uint32_t bytes_max_ = 0;
+    buffer_pool pools_[piece_classes_max];
+};
+
+}  // namespace detail
+
+}  // namespace rpc
+
+NETIO_END
+
+// ==== src/rpc_limits.hpp ==========================================================================
+// floor 5 · how much of everything a capability kernel has, and where it lies
+
+NETIO_BEGIN
+
+namespace rpc {
+
+/// Names of a provider's methods are the bits of one word.
+inline constexpr std::uint32_t provider_methods_max = 64;
+
+/// Sizes of a kernel's tables, fixed when its memory is laid out. Each line says what it stops. A
+/// table that is full is an ordinary result (rpc/budget-exceeded), and nothing was changed then.
+struct rpc_limits {
+    /// Providers, removed ones with capabilities that are still held included.
+    std::uint32_t providers_max = 64;
+    /// Capabilities, revoked ones that are still held included. Stops: hoarding of attenuations.
+    std::uint32_t capabilities_max = 1024;
+    /// How many attenuations deep: each call charges every ancestor. Stops: calls that cost ever
+    /// more.
+    std::uint32_t attenuations_max = 16;
+    /// Lanes, destroyed ones whose calls are still under way included; 4,096 at most.
+    std::uint32_t lanes_max = 64;
+    /// Channels; 4,096 at most.
+    std::uint32_t channels_max = 64;
+    /// Messages that wait in all channels together; 4,096 at most in one.
+    std::uint32_t messages_max = 1024;
+    /// Promises, pending and settled together; 100,000 at most.
+    std::uint32_t promises_max = 1024;
+    /// Of them so many are kept, settled, for those who ask later; older ones are forgotten.
+    std::uint32_t settled_max = 512;
+    /// So many bytes of results are kept with them.
+    std::uint64_t settled_bytes_max = 16u << 20;
+    /// Arguments of pending calls that are promises themselves.
+    std::uint32_t edges_max = 4096;
+    /// Records of the event log, a power of two or 0.
+    std::uint32_t events_max = 16'384;
+    /// Pieces for arguments, results, messages and the texts of capabilities, smallest first, sizes
+    /// in multiples of 64; a size of 0 ends the list. The largest bounds arguments with their
+    /// payload, results and messages.
+    piece_class pieces[piece_classes_max] = {{256, 2048}, {4096, 128}, {64 * 1024, 8}, {0, 0}};
+
+    constexpr bool operator==(const rpc_limits&) const noexcept = default;
+};
+
+namespace detail {
+
+/// The classes that are there.
+constexpr std::span<const piece_class> classes_of(const rpc_limits& sizes) noexcept {
+    std::size_t count = 0;
+    while (count < piece_classes_max && sizes.pieces[count].piece_bytes != 0) {
+        ++count;
+    }
+    return {sizes.pieces, count};
+}
+
+constexpr bool classes_valid(std::span<const piece_class> classes) noexcept {
+    std::uint32_t before = 0;
+    for (const piece_class& one : classes) {
+        if (one.piece_bytes <= before || one.piece_bytes % 64 != 0 || one.count == 0 ||
+            one.count > 1u << 24 || one.piece_bytes > frame_bytes_max) {
+            return false;
+        }
+        before = one.piece_bytes;
+    }
+    return !classes.empty();
+}
+
+}  // namespace detail
+
+/// The first field of `sizes` that is out of range, or nullptr. Compile time or run time.
+constexpr const char* wrong_field(const rpc_limits& sizes) noexcept {
+    struct range {
+        const char* field;
+        std::uint32_t value, least, most;
+    };
+    const range ranges[] = {
+        {"providers_max", sizes.providers_max, 1, 1u << 16},
+        {"capabilities_max", sizes.capabilities_max, 1, 1u << 24},
+        {"attenuations_max", sizes.attenuations_max, 0, 255},
+        {"lanes_max", sizes.lanes_max, 1, 4096},
+        {"channels_max", sizes.channels_max, 0, 4096},
+        {"messages_max", sizes.messages_max, 0, 1u << 24},
+        {"promises_max", sizes.promises_max, 1, 100'000},
+        {"settled_max", sizes.settled_max, 1, sizes.promises_max},
+        {"edges_max", sizes.edges_max, 0, 1u << 24},
+        {"events_max", sizes.events_max, 0, 1u << 24},
+    };
+    for (const range& each : ranges) {
+        if (each.value < each.least || each.value > each.most) {
+            return each.field;
+        }
+    }
+    if ((sizes.events_max & (sizes.events_max - 1)) != 0) {
+        return "events_max";
+    }
+    if (sizes.settled_bytes_max == 0) {
+        return "settled_bytes_max";
+    }
+    return detail::classes_valid(detail::classes_of(sizes)) ? nullptr : "pieces";
+}
+
+namespace detail {
+
+/// Links are an index and one, 0 is the end: all-zero is the initial state of every entry.
+
+struct provider_entry {
+    slot_header slot;
+    std::string_view name;
+    const void* methods;         // method[methods_count]
+    void* object;
+    void (*invoke)(void* object, void* call) noexcept;
+    void (*drop)(void* object, std::uint64_t of) noexcept;
+    std::uint64_t latency_ms;    // of its next batch
+    std::uint32_t methods_count;
+    std::uint32_t capabilities;  // that name it
+    std::uint32_t first_job, last_job;
+    std::uint32_t next_busy;
+    bool is_busy;                // in the list of those with a queue
+    bool is_gone;
+};
+
+enum class capability_state : std::uint8_t { free, live, revoked };
+
+struct capability_entry {
+    slot_header slot;
+    std::uint64_t tag;           // of the id, what nobody can guess
+    std::uint64_t object;
+    std::uint64_t methods;       // granted, a bit each
+    account spent;
+    std::uint32_t parent, first_child, next_sibling, previous_sibling;
+    std::uint32_t handles;
+    std::uint32_t jobs;          // pending calls of it
+    std::uint32_t texts;         // piece of its path scope and tool names, as a link
+    std::uint32_t texts_bytes;
+    std::uint32_t provider;
+    capability_state state;
+    std::uint8_t depth;          // attenuations above it
+    bool read_only, redact;
+    bool has_path, has_tools;
+};
+
+struct lane_entry {
+    slot_header slot;
+    account spent;
+    std::uint64_t completed;
+    std::uint64_t batch;         // the last one it had a job in
+    std::uint32_t calls_max;     // pending
+    std::uint32_t pending;
+    std::uint32_t first_ready, last_ready;
+    std::uint32_t next_busy;
+    bool is_busy;                // in the list of those with a ready job
+    bool is_closed;
+};
+
+struct channel_queue {
+    std::uint64_t sent, received;   // sequence numbers
+    std::uint32_t first, last;
+    std::uint32_t count;
+};
+
+struct channel_entry {
+    slot_header slot;
+    channel_queue queues[2];     // ours, theirs: who sent
+    std::uint32_t messages_max;  // in each queue
+    std::uint8_t direction;
+};
+
+struct message_entry {
+    slot_header slot;            // its next: of the queue
+    std::uint32_t piece;
+    std::uint32_t bytes_count;
+    std::uint32_t arguments;
+};
+
+enum class promise_kind : std::uint8_t { call, open };
+
+struct promise_entry {
+    slot_header slot;            // its next: the next job of its queue
+    std::uint64_t round;         // of a search for cycles
+    std::uint32_t lane;
+    std::uint32_t capability;
+    std::uint32_t first_waiter;  // edge of who needs it, while it is pending
+    std::uint32_t waiters;       // edges to it
+    std::uint32_t first_edge;    // what it needs itself
+    std::uint32_t unresolved;    // of those
+    std::uint32_t piece;         // link: of the arguments and payload; once settled, of the result
+    std::uint32_t bytes_count;
+    std::uint32_t arguments;
+    std::uint32_t payload_bytes;
+    std::uint32_t previous, next;    // among those settled that nobody needs
+    std::uint32_t next_found;        // of a search for cycles
+    weight result;                   // of the arguments and payload, once settled of the result
+    std::uint16_t flags;
+    std::uint8_t method;
+    std::uint8_t state;          // promise_state
+    std::uint8_t code;           // rpc_code of a rejected one
+    promise_kind kind;
+    bool is_queued;              // in the queue of a lane or a provider
+    bool is_late;                // its provider said so
+    bool follows;                // another one, the only one it needs
+    bool is_kept;                // among those settled that nobody needs
+};
+
+/// A pending call's argument that is a promise.
+struct edge_entry {
+    slot_header slot;            // its next: of the same promise's waiters
+    std::uint32_t needed;        // the promise
+    std::uint32_t job;           // link to who needs it; 0: it does no more
+    std::uint32_t next_edge;     // link to the job's next one
+};
+
+/// Where a kernel's tables lie.
+struct kernel_layout {
+    std::size_t providers, capabilities, lanes, channels, messages, promises, edges, events;
+    std::size_t pieces, scratch, total;
+    std::uint32_t scratch_bytes;
+
+    static constexpr kernel_layout of(const rpc_limits& sizes) noexcept {
+        netio::detail::carver room;
+        const std::span<const piece_class> classes = classes_of(sizes);
+        kernel_layout out{};
+        out.providers = room.take(sizes.providers_max, sizeof(provider_entry), 64);
+        out.capabilities = room.take(sizes.capabilities_max, sizeof(capability_entry), 64);
+        out.lanes = room.take(sizes.lanes_max, sizeof(lane_entry), 64);
+        out.channels = room.take(sizes.channels_max, sizeof(channel_entry), 64);
+        out.messages = room.take(sizes.messages_max, sizeof(message_entry), 64);
+        out.promises = room.take(sizes.promises_max, sizeof(promise_entry), 64);
+        out.edges = room.take(sizes.edges_max, sizeof(edge_entry), 64);
+        out.events = room.take(sizes.events_max, sizeof(event_record), 64);
+        out.pieces = room.take(piece_store::bytes_needed(classes), 1, 64);
+        out.scratch_bytes = classes.empty() ? 0 : classes.back().piece_bytes;
+        out.scratch = room.take(out.scratch_bytes, 1, 64);
+        out.total = room.used() + 64;  // the caller's bytes may begin anywhere
+        return out;
+    }
+};
+
+}  // namespace detail
+
+/// Bytes of memory a kernel of these sizes needs; 0 if a field is out of range (`wrong_field`).
+/// Compile time or run time.
+constexpr std::size_t bytes_needed(const rpc_limits& sizes) noexcept {
+    return wrong_field(sizes) == nullptr ? detail::kernel_layout::of(sizes).total : 0;
 }
 
 }  // namespace rpc
@@ -19784,23 +20796,6 @@ struct worker_state {
     std::uint64_t up_ns() const noexcept { return now_ns - epoch_ns; }
 };
 
-/// Hands out offsets, aligned, one after the other.
-class carver {
-public:
-    constexpr std::size_t take(std::size_t count, std::size_t each, std::size_t align) noexcept {
-        used_ = used_ > most - align ? most : (used_ + align - 1) / align * align;
-        const std::size_t at = used_;
-        used_ = count != 0 && each > (most - used_) / count ? most : used_ + count * each;
-        return at;
-    }
-    constexpr std::size_t used() const noexcept { return used_; }
-
-private:
-    // What does not fit into the address space stays this, so no sum ever wraps to a small one.
-    static constexpr std::size_t most = static_cast<std::size_t>(-1) / 2;
-    std::size_t used_ = 0;
-};
-
 inline constexpr std::size_t page_bytes = 4096;
 
 /// The smallest power of two that is at least `count` and 2: what the post queue wants.
@@ -25221,6 +26216,1962 @@ blocking_pool(storage_view, Handler&, Gate&)
 template <class Handler, class Gate, class Events>
 blocking_pool(storage_view, Handler&, Gate&, Events&)
     -> blocking_pool<Handler, default_blocking_backend, Gate, Events>;
+
+NETIO_END
+
+// ==== src/rpc_kernel.hpp ==========================================================================
+// floor 8 · capabilities, budgets, promises: calls without I/O, clock or heap
+
+// A call goes one way:
+//
+//   call ── checked, in the order of arp1.md B.2 ── charged ── promise + job
+//     ▼                                             (a refusal writes one event and nothing else)
+//   ready once every promise among its arguments is settled ── its lane's queue
+//     ▼
+//   dispatch: each lane in turn gives one ready job to its provider's batch, until none is left
+//     ▼
+//   batch of one provider = one round trip ── revoked? charged for promised arguments ── invoke
+//     ▼
+//   settled once: result weighed and charged, then copied ── whoever waited for it is ready
+//
+// Everything is an index into a table in the caller's memory. Nothing here calls upward but a
+// provider's `invoke` and `on_dropped`; `invoke` may call anything here except `dispatch`.
+
+NETIO_BEGIN
+
+namespace rpc {
+
+/// A value, or the code of why there is none.
+template <class T>
+struct answer {
+    T value{};
+    rpc_code why = rpc_code::other;
+    bool given = false;
+
+    constexpr answer(T is) noexcept : value(is), given(true) {}
+    constexpr answer(rpc_code code) noexcept : why(code) {}
+    constexpr explicit operator bool() const noexcept { return given; }
+};
+
+/// Done, or the code of why not.
+template <>
+struct answer<void> {
+    rpc_code why = rpc_code::other;
+    bool given = true;
+
+    constexpr answer() noexcept = default;
+    constexpr answer(rpc_code code) noexcept : why(code), given(false) {}
+    constexpr explicit operator bool() const noexcept { return given; }
+};
+
+/// Names of what a kernel holds. 0 names nothing; a name whose bearer is gone names nothing again.
+struct provider_id {
+    std::uint64_t bits = 0;
+    constexpr bool operator==(const provider_id&) const noexcept = default;
+};
+struct lane_id {
+    std::uint64_t bits = 0;
+    constexpr bool operator==(const lane_id&) const noexcept = default;
+};
+struct channel_id {
+    std::uint64_t bits = 0;
+    constexpr bool operator==(const channel_id&) const noexcept = default;
+};
+struct promise_id {
+    std::uint64_t bits = 0;
+    constexpr bool operator==(const promise_id&) const noexcept = default;
+};
+/// A capability inside the process that holds the kernel. What leaves the process is its
+/// `capability_id`, which nobody can guess.
+struct capability {
+    std::uint64_t bits = 0;
+    constexpr bool operator==(const capability&) const noexcept = default;
+};
+
+/// A method of a provider. The name is not copied.
+struct method {
+    std::string_view name;
+    bool mutating = false;          ///< refused to read-only capabilities
+    bool starts_process = false;    ///< refused by tool policies that do not allow it
+};
+
+/// What a tool may be asked, for capabilities whose calls name a tool in their first argument, a
+/// text.
+struct tool_policy {
+    std::span<const std::string_view> names{};    ///< allowed ones; empty: none
+    std::uint64_t argument_bytes_max = 0;         ///< of all arguments and the payload
+    bool allow_process = false;                   ///< methods that start a process
+};
+
+/// What a capability grants. Texts are copied.
+struct grant {
+    std::span<const std::string_view> methods{};    ///< at least one
+    budget spend{};
+    bool read_only = false;
+    bool redact = false;
+    bool has_path = false;                          ///< only paths inside `path` may be named
+    std::string_view path{};
+    const tool_policy* tools = nullptr;
+};
+
+enum class promise_state : std::uint8_t { pending, resolved, rejected, cancelled };
+enum class channel_direction : std::uint8_t { send, receive, both };
+/// Who puts a message into a channel: the program, or the other side.
+enum class channel_end : std::uint8_t { ours, theirs };
+
+/// What a settled promise holds. Views, valid until the next `dispatch` or `forget`.
+struct settled {
+    promise_state state = promise_state::pending;
+    rpc_code code = rpc_code::other;    ///< of a rejected one
+    std::string_view text{};            ///< its code as text, a provider's own one included
+    rpc::value value{};                 ///< of a resolved one
+};
+
+/// A message of a channel, valid until the next call of `receive` or of `close_channel`.
+struct message {
+    std::uint64_t sequence = 0;
+    argument_list arguments{};
+};
+
+/// What a call is made of besides lane, capability and method.
+struct call_arguments {
+    argument_list arguments{};
+    bytes payload{};
+    std::uint16_t flags = 0;
+    /// Who a promise among the arguments is; null: its number is a `promise_id`. A connection knows
+    /// its promises by the ids of earlier requests.
+    promise_id (*promise_of)(void* context, std::uint64_t number) noexcept = nullptr;
+    void* context = nullptr;
+};
+
+class kernel;
+
+/// A call as its provider sees it, while `invoke` runs.
+class invocation {
+public:
+    invocation(const invocation&) = delete;
+    invocation& operator=(const invocation&) = delete;
+
+    /// Which of the provider's methods, by its place among them.
+    std::uint32_t method_index() const noexcept { return job_.method; }
+    std::uint64_t object() const noexcept { return object_; }
+    lane_id lane() const noexcept { return lane_; }
+    bool redact() const noexcept { return (job_.flags & flag_redact) != 0; }
+    std::uint32_t argument_count() const noexcept { return job_.arguments; }
+    /// Argument `at` as it was given. In order each one is a step; going back starts anew.
+    argument argument_at(std::uint32_t at) noexcept {
+        seek(at);
+        return argument(place_);
+    }
+    /// Its value; of a promise, what it was resolved with. Null if it is a capability, or `at` is
+    /// past the last argument.
+    value value_at(std::uint32_t at) noexcept;
+    bytes payload() const noexcept { return payload_; }
+
+    /// Where the result goes: one value. Without one it is null.
+    writer& reply() noexcept {
+        if (!replied_) {
+            replied_ = true;
+            reply_.begin_arguments();
+        }
+        return reply_;
+    }
+    /// The call has failed. `code` is the provider's own and is kept as text, at most 255 bytes.
+    void reject(std::string_view code) noexcept {
+        failure_ = code.substr(0, 255);
+        failed_ = true;
+    }
+    /// The result comes later, by `kernel::resolve` or `kernel::reject` of this promise, from
+    /// outside of `invoke`.
+    promise_id later() noexcept {
+        late_ = true;
+        return promise_;
+    }
+    kernel& owner() noexcept { return owner_; }
+
+private:
+    friend class kernel;
+    invocation(kernel& owner, const detail::promise_entry& job, promise_id promise, lane_id lane,
+               std::uint64_t object, bytes held, writer& reply) noexcept
+        : owner_(owner), job_(job), promise_(promise), lane_(lane), object_(object),
+          payload_(held.last(job.payload_bytes)), first_(held.data()), place_(held.data()),
+          edge_(job.first_edge), reply_(reply) {}
+
+    void seek(std::uint32_t at) noexcept;
+
+    kernel& owner_;
+    const detail::promise_entry& job_;
+    promise_id promise_;
+    lane_id lane_;
+    std::uint64_t object_;
+    bytes payload_;
+    const std::byte* first_;
+    const std::byte* place_;
+    std::uint32_t at_ = 0;
+    std::uint32_t edge_;
+    writer& reply_;
+    std::string_view failure_{};
+    bool replied_ = false;
+    bool failed_ = false;
+    bool late_ = false;
+};
+
+namespace detail {
+
+/// `methods`, an array of rpc::method, and what is called of a provider.
+template <class P>
+concept provider_type = requires(P& of, invocation& call) {
+    { std::span<const method>(P::methods) } noexcept;
+    { of.invoke(call) } noexcept;
+};
+template <class P>
+concept hears_drops = requires(P& of, std::uint64_t object) {
+    { of.on_dropped(object) } noexcept;
+};
+
+}  // namespace detail
+
+/// The tables, and all that is done with them. One thread; one a thread needs no lock.
+class kernel {
+public:
+    /// `memory` is all zero and `bytes_needed(sizes)` large, at any address. `secret` is random:
+    /// whoever knows it can forge capabilities. If the memory is too small or a size is out of
+    /// range, `why` says so and every table is empty.
+    kernel(std::span<std::byte> memory, const rpc_limits& sizes,
+           const std::uint64_t (&secret)[2]) noexcept
+        : layout_(wrong_field(sizes) == nullptr && memory.size() >= rpc::bytes_needed(sizes)
+                      ? detail::kernel_layout::of(sizes)
+                      : detail::kernel_layout{}),
+          memory_(aligned(memory.data())),
+          reply_({memory_ + layout_.scratch, layout_.scratch_bytes}) {
+        secret_[0] = secret[0];
+        secret_[1] = secret[1];
+        if (layout_.total == 0) {
+            why_ = wrong_field(sizes) != nullptr ? error::limits_invalid : error::memory_too_small;
+            return;
+        }
+        sizes_ = sizes;
+        attach();
+    }
+    kernel(const kernel&) = delete;
+    kernel& operator=(const kernel&) = delete;
+
+    /// error::none, limits_invalid (`wrong_field` names the field) or memory_too_small.
+    error why() const noexcept { return why_; }
+    /// The time that events are recorded with, in whatever unit.
+    void set_tick(std::uint64_t tick) noexcept { log_.set_tick(tick); }
+
+    // ---- providers
+
+    /// `object` stays where it is until the provider is removed. `methods` is a static array of the
+    /// class. invalid_argument: no method or more than 64; budget_exceeded: the table is full.
+    template <detail::provider_type P>
+    answer<provider_id> add_provider(std::string_view name, P& object) noexcept {
+        void (*drop)(void*, std::uint64_t) noexcept = nullptr;
+        if constexpr (detail::hears_drops<P>) {
+            drop = [](void* of, std::uint64_t which) noexcept {
+                static_cast<P*>(of)->on_dropped(which);
+            };
+        }
+        return add_provider(name, std::span<const method>(P::methods), &object,
+                            [](void* of, void* call) noexcept {
+                                static_cast<P*>(of)->invoke(*static_cast<invocation*>(call));
+                            },
+                            drop);
+    }
+    /// Its capabilities count as revoked from now on, calls that are queued end so, and nothing of
+    /// it is called again. invalid_argument: there is none.
+    answer<void> remove_provider(provider_id which) noexcept;
+    /// What a batch of it takes: calls whose capability or lane does not allow as much end with
+    /// rpc/timeout, without being made. The kernel has no clock of its own.
+    answer<void> set_latency(provider_id which, std::uint64_t ms_a_batch) noexcept;
+
+    // ---- capabilities
+
+    /// A new capability for an object of a provider, held once. invalid_argument: no such provider,
+    /// no methods, a path with an empty component; method_not_granted: a method it does not have;
+    /// budget_exceeded: a field of the budget is 0, or a table is full.
+    answer<capability> mint(provider_id of, std::uint64_t object, const grant& what) noexcept;
+    /// A narrower one of the same object, held once; `what` is all it grants. Its calls are charged
+    /// to all above it as well. unknown_capability, revoked; escalation: wider in anything.
+    answer<capability> attenuate(capability parent, const grant& what) noexcept;
+    /// Ends it and all that were attenuated from it, at once: queued calls too. In the order of
+    /// their making, without recursion. unknown_capability.
+    answer<void> revoke(capability which) noexcept;
+    /// One more, or one less, who holds it. With the last its provider hears of it (`on_dropped`),
+    /// and its name names nothing any more; those attenuated from it live on.
+    answer<void> retain(capability which) noexcept;
+    answer<void> release(capability which) noexcept;
+    /// What may leave the process. All zero if it is unknown.
+    capability_id id_of(capability which) const noexcept;
+    /// Who has this id: no reference, nothing granted. unknown_capability: forged, of another
+    /// kernel, or gone.
+    answer<capability> import(const capability_id& id) const noexcept;
+
+    // ---- lanes
+
+    /// A queue of calls with a budget of its own, of which at most `calls_max` may be pending at
+    /// once. budget_exceeded: a zero, or the table is full.
+    answer<lane_id> open_lane(const budget& spend = {}, std::uint32_t calls_max = 1024) noexcept;
+    /// A smaller budget. escalation: not smaller in everything; budget_exceeded: a zero.
+    answer<void> narrow_lane(lane_id which, const budget& spend) noexcept;
+    /// Refuses calls from now on; those that are pending go on. unknown_lane.
+    answer<void> close_lane(lane_id which) noexcept;
+    std::uint32_t pending_of(lane_id which) const noexcept;
+
+    // ---- calls
+
+    /// Checks in this order, the first that fails is the code: unknown_lane; unknown_capability;
+    /// unknown_promise, promise_cancelled (an argument); revoked; method_not_granted; read_only;
+    /// path_not_granted; tool_policy; budget_exceeded of the capability and all above it, then of
+    /// the lane; then that every table has room. A refusal writes an event and nothing else. What
+    /// is given is copied.
+    answer<promise_id> call(lane_id lane, capability target, std::string_view method,
+                            const call_arguments& with = {}) noexcept;
+    /// Runs what is ready, batch by batch, until nothing is or `jobs_max` were run; how many were.
+    /// 0 inside of `invoke`.
+    std::uint32_t dispatch(std::uint32_t jobs_max = 0xFFFFFFFF) noexcept;
+
+    // ---- promises
+
+    /// A promise that somebody outside will settle. unknown_lane; budget_exceeded: the table is
+    /// full.
+    answer<promise_id> open_promise(lane_id lane) noexcept;
+    /// Settles one that is open, or whose provider said `later`, with the one value that `with` is.
+    /// unknown_promise; promise_already_resolved; budget_exceeded: too large, and then the promise
+    /// is rejected so.
+    answer<void> resolve(promise_id which, const value& with) noexcept;
+    /// It is settled as `other` is, once that is. pipelined_cycle: `other` waits for it.
+    answer<void> follow(promise_id which, promise_id other) noexcept;
+    answer<void> reject(promise_id which, rpc_code code, std::string_view text = {}) noexcept;
+    /// Only while it is pending, else promise_already_resolved. A call that was not yet made is
+    /// not made.
+    answer<void> cancel(promise_id which) noexcept;
+    /// What it holds; `state` is pending while it does not. unknown_promise.
+    answer<settled> look(promise_id which) const noexcept;
+    /// Dispatches until it is settled. unresolvable_promise: nothing that is left to do can.
+    answer<settled> await(promise_id which) noexcept;
+    /// Frees a settled promise that nobody needs as an argument. unknown_promise.
+    answer<void> forget(promise_id which) noexcept;
+
+    // ---- channels
+
+    /// Two queues of messages, one each way that `direction` has, of at most `messages_max` each.
+    /// invalid_argument: 0 or more than 4,096; budget_exceeded: the table is full.
+    answer<channel_id> open_channel(channel_direction direction,
+                                    std::uint32_t messages_max = 4096) noexcept;
+    /// Arguments without promises, copied. `from` is who sends. unknown_channel; invalid_argument:
+    /// not that way, or a promise; budget_exceeded: full. The sequence number, from 1.
+    answer<std::uint64_t> send(channel_id to, channel_end from,
+                               const argument_list& what) noexcept;
+    /// The oldest message for `to`. invalid_argument: not that way; unresolvable_promise: none is
+    /// there.
+    answer<message> receive(channel_id from, channel_end to) noexcept;
+    /// Drops what waits in it.
+    answer<void> close_channel(channel_id which) noexcept;
+
+    // ---- what is seen
+
+    const event_log& log() const noexcept { return log_; }
+    /// Batches in all: each is what a round trip to its provider would be.
+    std::uint64_t round_trips() const noexcept {
+        return log_.count(event_kind::batch_dispatched);
+    }
+    pool_stats providers() const noexcept { return provider_slots_.stats("rpc providers"); }
+    pool_stats capabilities() const noexcept { return capability_slots_.stats("rpc capabilities"); }
+    pool_stats lanes() const noexcept { return lane_slots_.stats("rpc lanes"); }
+    pool_stats channels() const noexcept { return channel_slots_.stats("rpc channels"); }
+    pool_stats messages() const noexcept { return message_slots_.stats("rpc messages"); }
+    pool_stats promises() const noexcept { return promise_slots_.stats("rpc promises"); }
+    pool_stats edges() const noexcept { return edge_slots_.stats("rpc edges"); }
+    std::uint32_t piece_class_count() const noexcept { return store_.class_count(); }
+    pool_stats pieces(std::uint32_t size) const noexcept { return store_.stats(size); }
+
+private:
+    friend class invocation;
+
+    using capability_state = detail::capability_state;
+    using promise_kind = detail::promise_kind;
+
+    static std::byte* aligned(std::byte* at) noexcept {
+        return at + (64 - reinterpret_cast<std::uintptr_t>(at) % 64) % 64;
+    }
+    template <class Entry>
+    Entry* attach(slab& of, std::size_t at, std::uint32_t count) noexcept {
+        of.attach(memory_ + at, sizeof(Entry), count);
+        return reinterpret_cast<Entry*>(memory_ + at);
+    }
+    void attach() noexcept;
+
+    template <class Entry>
+    static std::uint64_t name_of(const Entry* entries, std::uint32_t index) noexcept {
+        return std::uint64_t{entries[index].slot.generation} << 32 | index;
+    }
+    static std::uint32_t find(const slab& of, std::uint64_t bits) noexcept {
+        const auto index = static_cast<std::uint32_t>(bits);
+        return of.live(index, static_cast<std::uint32_t>(bits >> 32)) ? index : none_index;
+    }
+    /// A slot of which nothing but the generation is left of its last user.
+    template <class Entry>
+    static std::uint32_t take(slab& of, Entry* entries) noexcept {
+        const std::uint32_t index = of.take();
+        if (index != none_index) {
+            const slot_header kept = entries[index].slot;
+            entries[index] = Entry{};
+            entries[index].slot = kept;
+        }
+        return index;
+    }
+    static bool has_room(const slab& of, std::uint32_t count = 1) noexcept {
+        return of.capacity() - of.in_use() >= count;
+    }
+
+    // ---- providers
+
+    answer<provider_id> add_provider(std::string_view name, std::span<const method> methods,
+                                     void* object, void (*invoke)(void*, void*) noexcept,
+                                     void (*drop)(void*, std::uint64_t) noexcept) noexcept;
+    std::span<const method> methods_of(const detail::provider_entry& of) const noexcept {
+        return {static_cast<const method*>(of.methods), of.methods_count};
+    }
+    void free_provider_if_done(std::uint32_t index) noexcept;
+
+    // ---- capabilities
+
+    struct named_methods {
+        std::uint64_t bits = 0;
+        bool all_known = true;
+    };
+    named_methods bits_of(std::uint32_t provider, std::span<const std::string_view> names)
+        const noexcept;
+    answer<capability> make(std::uint32_t provider, std::uint64_t object, std::uint32_t parent,
+                            std::uint64_t methods, const grant& what) noexcept;
+    bool keep_texts(detail::capability_entry& of, const grant& what) noexcept;
+    bytes texts_of(const detail::capability_entry& of) const noexcept {
+        return of.texts != 0 ? bytes{store_.data(of.texts - 1), of.texts_bytes} : bytes{};
+    }
+    std::string_view path_of(const detail::capability_entry& of) const noexcept {
+        return detail::read_text(texts_of(of).data());
+    }
+    bool wider(const detail::capability_entry& parent, const grant& what) const noexcept;
+    bool tools_wider(const detail::capability_entry& parent, const tool_policy* tools)
+        const noexcept;
+    /// Its index if it is held; revoked ones are.
+    std::uint32_t held(capability which) const noexcept {
+        const std::uint32_t index = find(capability_slots_, which.bits);
+        return index != none_index && capabilities_[index].handles != 0 ? index : none_index;
+    }
+    bool is_revoked(const detail::capability_entry& of) const noexcept {
+        return of.state == capability_state::revoked || providers_[of.provider].is_gone;
+    }
+    void free_capability_if_done(std::uint32_t index) noexcept;
+    void unlink_child(const detail::capability_entry& child) noexcept;
+    bool affords(const detail::capability_entry& of, std::uint64_t calls, const weight& more)
+        const noexcept;
+    void charge(detail::capability_entry& of, std::uint64_t calls, const weight& more) noexcept;
+
+    // ---- calls
+
+    struct checked_call {
+        std::uint32_t lane = none_index;
+        std::uint32_t capability = none_index;
+        std::uint32_t method = none_index;
+        std::uint32_t promises = 0;
+        std::uint32_t argument_bytes = 0;
+        weight load;                          // arguments and payload
+        rpc_code promise_wrong = rpc_code::other;
+        bool path_outside = false;
+    };
+    /// What the walk over the arguments looks for.
+    struct argument_watch {
+        const kernel& of;
+        const call_arguments& with;
+        checked_call& out;
+        std::string_view scope;
+        bool has_scope;
+
+        void path(std::string_view text) const noexcept {
+            out.path_outside |= has_scope && !path_inside(scope, text);
+        }
+        void promise(std::uint64_t number) const noexcept;
+    };
+    std::uint32_t promise_index(const call_arguments& with, std::uint64_t number) const noexcept {
+        return find(promise_slots_, with.promise_of != nullptr
+                                        ? with.promise_of(with.context, number).bits
+                                        : number);
+    }
+    std::uint32_t method_named(std::uint32_t provider, std::string_view name) const noexcept;
+    answer<void> check(lane_id lane, capability target, std::string_view method,
+                       const call_arguments& with, checked_call& out) const noexcept;
+    answer<void> check_grants(const detail::capability_entry& target, std::string_view name,
+                              const call_arguments& with, checked_call& out) const noexcept;
+    answer<void> check_tools(const detail::capability_entry& target, const method& asked,
+                             const call_arguments& with, const weight& load) const noexcept;
+    answer<void> check_room(const checked_call& what) const noexcept;
+    std::uint32_t queue(const checked_call& what, std::uint32_t piece,
+                        const call_arguments& with) noexcept;
+    void need(std::uint32_t job, std::uint32_t needed, std::uint32_t& last) noexcept;
+    void drop_edges(detail::promise_entry& of) noexcept;
+    void free_edge(std::uint32_t at) noexcept;
+
+    // ---- dispatch
+
+    void make_ready(std::uint32_t job) noexcept;
+    void push_to_lane(std::uint32_t job) noexcept;
+    void push_to_provider(std::uint32_t job) noexcept;
+    template <class Entry>
+    static void push_busy(Entry* entries, std::uint32_t index, std::uint32_t& first,
+                          std::uint32_t& last) noexcept;
+    template <class Entry>
+    static std::uint32_t pop_busy(Entry* entries, std::uint32_t& first,
+                                  std::uint32_t& last) noexcept;
+    std::uint32_t pop_job(std::uint32_t& first, std::uint32_t& last) noexcept;
+    void credit_lanes(std::uint32_t jobs_max) noexcept;
+    std::uint32_t run_batch(std::uint32_t index, std::uint32_t jobs_max) noexcept;
+    void run(std::uint32_t job) noexcept;
+    answer<void> check_again(const detail::promise_entry& of, bytes& text) noexcept;
+    answer<void> substitute(const detail::promise_entry& of, bytes& text) noexcept;
+    void finish(std::uint32_t job, const invocation& made) noexcept;
+
+    // ---- settling
+
+    promise_state state_of(std::uint32_t index) const noexcept {
+        return static_cast<promise_state>(promises_[index].state);
+    }
+    bytes kept_bytes(const detail::promise_entry& of) const noexcept {
+        return of.piece != 0 ? bytes{store_.data(of.piece - 1), of.bytes_count} : bytes{};
+    }
+    /// What a promise was resolved with: its piece is an argument, a value behind its kind.
+    value value_of(std::uint32_t index) const noexcept {
+        NETIO_ASSERT(state_of(index) == promise_state::resolved);
+        return value(store_.data(promises_[index].piece - 1) + 1);
+    }
+    answer<void> may_settle(promise_id which, std::uint32_t& index) const noexcept;
+    bool settle_result(std::uint32_t index, const value& with) noexcept;
+    void settle_rejected(std::uint32_t index, rpc_code code, bytes text) noexcept;
+    void settle(std::uint32_t index, promise_state state) noexcept;
+    void settle_followers() noexcept;
+    void end_job(std::uint32_t index, bool was_made) noexcept;
+    void end_cancelled(std::uint32_t job) noexcept;
+    bool reaches(std::uint32_t from, std::uint32_t to) noexcept;
+    void keep_if_settled(std::uint32_t index) noexcept;
+    void unkeep(detail::promise_entry& of) noexcept;
+    void free_promise(std::uint32_t index) noexcept;
+    void trim() noexcept;
+
+    void give_piece(std::uint32_t& link, std::uint32_t bytes_count) noexcept {
+        if (link != 0) {
+            store_.give(link - 1, bytes_count);
+            link = 0;
+        }
+    }
+    static std::uint32_t link_of(std::uint32_t index) noexcept {
+        return index != none_index ? index + 1 : 0;
+    }
+    void free_lane_if_done(std::uint32_t index) noexcept {
+        if (lanes_[index].is_closed && lanes_[index].pending == 0) {
+            lane_slots_.give(index);
+        }
+    }
+    static bool goes(const detail::channel_entry& of, channel_end from) noexcept;
+    void free_message(std::uint32_t at) noexcept;
+    void drop_delivered() noexcept;
+
+    rpc_limits sizes_{};
+    detail::kernel_layout layout_;
+    std::byte* memory_;
+    error why_ = error::none;
+    std::uint64_t secret_[2] = {};
+    std::uint64_t serial_ = 0;       // of capabilities
+    event_log log_;
+    slab provider_slots_, capability_slots_, lane_slots_, channel_slots_, message_slots_;
+    slab promise_slots_, edge_slots_;
+    detail::provider_entry* providers_ = nullptr;
+    detail::capability_entry* capabilities_ = nullptr;
+    detail::lane_entry* lanes_ = nullptr;
+    detail::channel_entry* channels_ = nullptr;
+    detail::message_entry* messages_ = nullptr;
+    detail::promise_entry* promises_ = nullptr;
+    detail::edge_entry* edges_ = nullptr;
+    detail::piece_store store_;
+    writer reply_;
+    std::uint32_t first_lane_ = 0, last_lane_ = 0;            // with ready jobs
+    std::uint32_t first_provider_ = 0, last_provider_ = 0;    // with a queue
+    std::uint32_t first_follower_ = 0;                        // whose promise is settled
+    std::uint32_t first_kept_ = 0, last_kept_ = 0;            // settled, oldest first
+    std::uint32_t kept_count_ = 0;
+    std::uint64_t kept_bytes_ = 0;
+    std::uint64_t batch_ = 0;
+    std::uint64_t search_ = 0;
+    std::uint32_t batch_provider_ = none_index;   // whose batch runs
+    std::uint32_t running_ = none_index;          // the job whose provider is in `invoke`
+    std::uint32_t delivered_ = 0;                 // link: the message handed out last
+};
+
+inline void kernel::attach() noexcept {
+    const detail::kernel_layout& lay = layout_;
+    providers_ = attach<detail::provider_entry>(provider_slots_, lay.providers,
+                                                sizes_.providers_max);
+    capabilities_ = attach<detail::capability_entry>(capability_slots_, lay.capabilities,
+                                                     sizes_.capabilities_max);
+    lanes_ = attach<detail::lane_entry>(lane_slots_, lay.lanes, sizes_.lanes_max);
+    channels_ = attach<detail::channel_entry>(channel_slots_, lay.channels, sizes_.channels_max);
+    messages_ = attach<detail::message_entry>(message_slots_, lay.messages, sizes_.messages_max);
+    promises_ = attach<detail::promise_entry>(promise_slots_, lay.promises, sizes_.promises_max);
+    edges_ = attach<detail::edge_entry>(edge_slots_, lay.edges, sizes_.edges_max);
+    log_.attach(reinterpret_cast<event_record*>(memory_ + lay.events), sizes_.events_max);
+    store_.attach(memory_ + lay.pieces, detail::classes_of(sizes_));
+}
+
+// ---- providers
+
+inline answer<provider_id> kernel::add_provider(
+    std::string_view name, std::span<const method> methods, void* object,
+    void (*invoke)(void*, void*) noexcept, void (*drop)(void*, std::uint64_t) noexcept) noexcept {
+    if (methods.empty() || methods.size() > provider_methods_max) {
+        return rpc_code::invalid_argument;
+    }
+    const std::uint32_t index = take(provider_slots_, providers_);
+    if (index == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    detail::provider_entry& made = providers_[index];
+    made.name = name;
+    made.methods = methods.data();
+    made.methods_count = static_cast<std::uint32_t>(methods.size());
+    made.object = object;
+    made.invoke = invoke;
+    made.drop = drop;
+    return provider_id{name_of(providers_, index)};
+}
+
+inline answer<void> kernel::remove_provider(provider_id which) noexcept {
+    const std::uint32_t index = find(provider_slots_, which.bits);
+    if (index == none_index || providers_[index].is_gone) {
+        return rpc_code::invalid_argument;
+    }
+    providers_[index].is_gone = true;
+    free_provider_if_done(index);
+    return {};
+}
+
+/// Queued calls hold their capability, and that its provider: so none is queued here then.
+inline void kernel::free_provider_if_done(std::uint32_t index) noexcept {
+    if (providers_[index].is_gone && providers_[index].capabilities == 0) {
+        NETIO_ASSERT(providers_[index].first_job == 0);
+        provider_slots_.give(index);
+    }
+}
+
+inline answer<void> kernel::set_latency(provider_id which, std::uint64_t ms_a_batch) noexcept {
+    const std::uint32_t index = find(provider_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::invalid_argument;
+    }
+    providers_[index].latency_ms = ms_a_batch;
+    return {};
+}
+
+inline std::uint32_t kernel::method_named(std::uint32_t provider,
+                                          std::string_view name) const noexcept {
+    const std::span<const method> all = methods_of(providers_[provider]);
+    for (std::uint32_t at = 0; at < all.size(); ++at) {
+        if (all[at].name == name) {
+            return at;
+        }
+    }
+    return none_index;
+}
+
+// ---- capabilities
+
+inline kernel::named_methods kernel::bits_of(
+    std::uint32_t provider, std::span<const std::string_view> names) const noexcept {
+    named_methods out;
+    for (const std::string_view name : names) {
+        const std::uint32_t at = method_named(provider, name);
+        if (at == none_index) {
+            out.all_known = false;
+        } else {
+            out.bits |= std::uint64_t{1} << at;
+        }
+    }
+    return out;
+}
+
+inline answer<capability> kernel::mint(provider_id of, std::uint64_t object,
+                                       const grant& what) noexcept {
+    const std::uint32_t provider = find(provider_slots_, of.bits);
+    if (provider == none_index || providers_[provider].is_gone || what.methods.empty() ||
+        (what.has_path && !path_valid(what.path))) {
+        return rpc_code::invalid_argument;
+    }
+    const named_methods methods = bits_of(provider, what.methods);
+    if (!methods.all_known) {
+        return rpc_code::method_not_granted;
+    }
+    return make(provider, object, none_index, methods.bits, what);
+}
+
+inline answer<capability> kernel::attenuate(capability parent, const grant& what) noexcept {
+    const std::uint32_t above = held(parent);
+    if (above == none_index) {
+        return rpc_code::unknown_capability;
+    }
+    const detail::capability_entry& wide = capabilities_[above];
+    if (is_revoked(wide)) {
+        return rpc_code::revoked;
+    }
+    if (what.methods.empty() || (what.has_path && !path_valid(what.path))) {
+        return rpc_code::invalid_argument;
+    }
+    const named_methods methods = bits_of(wide.provider, what.methods);
+    if (!methods.all_known || (methods.bits & ~wide.methods) != 0 || wider(wide, what)) {
+        return rpc_code::escalation;
+    }
+    if (wide.depth == sizes_.attenuations_max) {
+        return rpc_code::budget_exceeded;
+    }
+    return make(wide.provider, wide.object, above, methods.bits, what);
+}
+
+inline bool kernel::wider(const detail::capability_entry& parent,
+                          const grant& what) const noexcept {
+    if ((parent.read_only && !what.read_only) || (parent.redact && !what.redact) ||
+        !within(what.spend, parent.spent.most)) {
+        return true;
+    }
+    if (parent.has_path && (!what.has_path || !path_inside(path_of(parent), what.path))) {
+        return true;
+    }
+    return parent.has_tools && tools_wider(parent, what.tools);
+}
+
+namespace detail {
+
+/// What is kept of a tool policy, and of a path before it: each text behind its u32 size.
+struct kept_tools {
+    std::uint64_t argument_bytes_max = 0;
+    bool allow_process = false;
+    text_list names{};
+
+    static kept_tools of(bytes texts, bool has_path) noexcept {
+        const std::byte* at = has_path ? after_text(texts.data()) : texts.data();
+        return {load_little<std::uint64_t>(at), at[8] != std::byte{0},
+                text_list(at + 13, load_little<std::uint32_t>(at + 9))};
+    }
+    bool allows(std::string_view name) const noexcept {
+        for (const std::string_view one : names) {
+            if (one == name) {
+                return true;
+            }
+        }
+        return false;
+    }
+};
+
+inline std::byte* put_text(std::byte* to, std::string_view text) noexcept {
+    store_little(to, static_cast<std::uint32_t>(text.size()));
+    copy_piece(to + 4, as_bytes(text));
+    return to + 4 + text.size();
+}
+
+}  // namespace detail
+
+inline bool kernel::tools_wider(const detail::capability_entry& parent,
+                                const tool_policy* tools) const noexcept {
+    const auto wide = detail::kept_tools::of(texts_of(parent), parent.has_path);
+    if (tools == nullptr || tools->argument_bytes_max > wide.argument_bytes_max ||
+        (tools->allow_process && !wide.allow_process)) {
+        return true;
+    }
+    for (const std::string_view name : tools->names) {
+        if (!wide.allows(name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/// False: no piece is large enough and free.
+inline bool kernel::keep_texts(detail::capability_entry& of, const grant& what) noexcept {
+    std::size_t size = what.has_path ? 4 + what.path.size() : 0;
+    if (what.tools != nullptr) {
+        size += 13;
+        for (const std::string_view name : what.tools->names) {
+            size += 4 + name.size();
+        }
+    }
+    if (size == 0) {
+        return true;
+    }
+    const std::uint32_t piece = store_.take(size);
+    if (piece == none_index) {
+        return false;
+    }
+    of.texts = piece + 1;
+    of.texts_bytes = static_cast<std::uint32_t>(size);
+    std::byte* to = store_.data(piece);
+    if (what.has_path) {
+        to = detail::put_text(to, what.path);
+    }
+    if (what.tools != nullptr) {
+        detail::store_little(to, what.tools->argument_bytes_max);
+        to[8] = std::byte{what.tools->allow_process ? std::uint8_t{1} : std::uint8_t{0}};
+        detail::store_little(to + 9, static_cast<std::uint32_t>(what.tools->names.size()));
+        to += 13;
+        for (const std::string_view name : what.tools->names) {
+            to = detail::put_text(to, name);
+        }
+    }
+    return true;
+}
+
+/// What was checked becomes an entry, below its parent if it has one.
+inline answer<capability> kernel::make(std::uint32_t provider, std::uint64_t object,
+                                       std::uint32_t parent, std::uint64_t methods,
+                                       const grant& what) noexcept {
+    if (!what.spend.valid()) {
+        return rpc_code::budget_exceeded;
+    }
+    const std::uint32_t index = take(capability_slots_, capabilities_);
+    if (index == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    detail::capability_entry& made = capabilities_[index];
+    if (!keep_texts(made, what)) {
+        capability_slots_.give(index);
+        return rpc_code::budget_exceeded;
+    }
+    const std::uint64_t name = name_of(capabilities_, index);
+    std::uint64_t above = 0;
+    if (parent != none_index) {
+        detail::capability_entry& top = capabilities_[parent];
+        above = top.tag;
+        made.parent = parent + 1;
+        made.depth = static_cast<std::uint8_t>(top.depth + 1);
+        made.next_sibling = top.first_child;
+        if (top.first_child != 0) {
+            capabilities_[top.first_child - 1].previous_sibling = index + 1;
+        }
+        top.first_child = index + 1;
+    }
+    made.tag = netio::detail::sip_hash<2, 4>({name, ++serial_, above, std::uint64_t{32} << 56},
+                                             secret_);
+    made.object = object;
+    made.methods = methods;
+    made.spent.most = what.spend;
+    made.handles = 1;
+    made.provider = provider;
+    made.state = capability_state::live;
+    made.read_only = what.read_only;
+    made.redact = what.redact;
+    made.has_path = what.has_path;
+    made.has_tools = what.tools != nullptr;
+    ++providers_[provider].capabilities;
+    log_.record(event_kind::capability_minted, name, name_of(providers_, provider));
+    return capability{name};
+}
+
+inline answer<void> kernel::revoke(capability which) noexcept {
+    const std::uint32_t top = held(which);
+    if (top == none_index) {
+        return rpc_code::unknown_capability;
+    }
+    std::uint32_t at = top;
+    for (;;) {
+        detail::capability_entry& one = capabilities_[at];
+        if (one.state == capability_state::live) {
+            one.state = capability_state::revoked;
+            log_.record(event_kind::capability_revoked, name_of(capabilities_, at),
+                        name_of(providers_, one.provider));
+        }
+        if (one.first_child != 0) {
+            at = one.first_child - 1;
+            continue;
+        }
+        while (at != top && capabilities_[at].next_sibling == 0) {
+            at = capabilities_[at].parent - 1;
+        }
+        if (at == top) {
+            return {};
+        }
+        at = capabilities_[at].next_sibling - 1;
+    }
+}
+
+inline answer<void> kernel::retain(capability which) noexcept {
+    const std::uint32_t index = held(which);
+    if (index == none_index) {
+        return rpc_code::unknown_capability;
+    }
+    if (capabilities_[index].handles == 0xFFFFFFFF) {
+        return rpc_code::budget_exceeded;
+    }
+    log_.record(event_kind::capability_retained, which.bits, ++capabilities_[index].handles);
+    return {};
+}
+
+inline answer<void> kernel::release(capability which) noexcept {
+    const std::uint32_t index = held(which);
+    if (index == none_index) {
+        return rpc_code::unknown_capability;
+    }
+    detail::capability_entry& one = capabilities_[index];
+    log_.record(event_kind::capability_released, which.bits, --one.handles);
+    if (one.handles != 0) {
+        return {};
+    }
+    const std::uint64_t object = one.object;
+    log_.record(event_kind::capability_dropped, which.bits, object);
+    const detail::provider_entry& its = providers_[one.provider];
+    const auto drop = its.is_gone ? nullptr : its.drop;
+    void* const provider = its.object;
+    free_capability_if_done(index);
+    if (drop != nullptr) {  // last: it may call anything here
+        drop(provider, object);
+    }
+    return {};
+}
+
+/// One that nobody holds, no call needs and nothing was attenuated from; and then those above it.
+inline void kernel::free_capability_if_done(std::uint32_t index) noexcept {
+    for (;;) {
+        detail::capability_entry& one = capabilities_[index];
+        if (one.handles != 0 || one.jobs != 0 || one.first_child != 0) {
+            return;
+        }
+        const std::uint32_t parent = one.parent;
+        unlink_child(one);
+        give_piece(one.texts, one.texts_bytes);
+        one.tag = 0;
+        capability_slots_.give(index);
+        --providers_[one.provider].capabilities;
+        free_provider_if_done(one.provider);
+        if (parent == 0) {
+            return;
+        }
+        index = parent - 1;
+    }
+}
+
+inline void kernel::unlink_child(const detail::capability_entry& child) noexcept {
+    if (child.next_sibling != 0) {
+        capabilities_[child.next_sibling - 1].previous_sibling = child.previous_sibling;
+    }
+    if (child.previous_sibling != 0) {
+        capabilities_[child.previous_sibling - 1].next_sibling = child.next_sibling;
+    } else if (child.parent != 0) {
+        capabilities_[child.parent - 1].first_child = child.next_sibling;
+    }
+}
+
+inline capability_id kernel::id_of(capability which) const noexcept {
+    capability_id out{};
+    const std::uint32_t index = held(which);
+    if (index != none_index) {
+        detail::store_little(out.octets, which.bits);
+        detail::store_little(out.octets + 8, capabilities_[index].tag);
+    }
+    return out;
+}
+
+inline answer<capability> kernel::import(const capability_id& id) const noexcept {
+    const capability which{detail::load_little<std::uint64_t>(id.octets)};
+    const std::uint32_t index = held(which);
+    if (index == none_index ||
+        capabilities_[index].tag != detail::load_little<std::uint64_t>(id.octets + 8)) {
+        return rpc_code::unknown_capability;
+    }
+    return which;
+}
+
+/// Of all that a call is charged to: the capability and those above it.
+inline bool kernel::affords(const detail::capability_entry& of, std::uint64_t calls,
+                            const weight& more) const noexcept {
+    const detail::capability_entry* at = &of;
+    while (at->spent.affords(calls, more)) {
+        if (at->parent == 0) {
+            return true;
+        }
+        at = &capabilities_[at->parent - 1];
+    }
+    return false;
+}
+
+inline void kernel::charge(detail::capability_entry& of, std::uint64_t calls,
+                           const weight& more) noexcept {
+    of.spent.charge(calls, more);
+    for (std::uint32_t link = of.parent; link != 0; link = capabilities_[link - 1].parent) {
+        capabilities_[link - 1].spent.charge(calls, more);
+    }
+}
+
+// ---- lanes
+
+inline answer<lane_id> kernel::open_lane(const budget& spend, std::uint32_t calls_max) noexcept {
+    if (!spend.valid() || calls_max == 0) {
+        return rpc_code::budget_exceeded;
+    }
+    const std::uint32_t index = take(lane_slots_, lanes_);
+    if (index == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    lanes_[index].spent.most = spend;
+    lanes_[index].calls_max = calls_max;
+    const lane_id made{name_of(lanes_, index)};
+    log_.record(event_kind::lane_created, made.bits, calls_max);
+    return made;
+}
+
+inline answer<void> kernel::narrow_lane(lane_id which, const budget& spend) noexcept {
+    const std::uint32_t index = find(lane_slots_, which.bits);
+    if (index == none_index || lanes_[index].is_closed) {
+        return rpc_code::unknown_lane;
+    }
+    if (!spend.valid()) {
+        return rpc_code::budget_exceeded;
+    }
+    detail::account& spent = lanes_[index].spent;
+    if (!within(spend, spent.most)) {
+        return rpc_code::escalation;
+    }
+    spent.most = spend;
+    // What is spent already is never more than there is to spend.
+    spent.calls = spent.calls < spend.calls_max ? spent.calls : spend.calls_max;
+    spent.bytes = spent.bytes < spend.bytes_max ? spent.bytes : spend.bytes_max;
+    return {};
+}
+
+inline answer<void> kernel::close_lane(lane_id which) noexcept {
+    const std::uint32_t index = find(lane_slots_, which.bits);
+    if (index == none_index || lanes_[index].is_closed) {
+        return rpc_code::unknown_lane;
+    }
+    lanes_[index].is_closed = true;
+    log_.record(event_kind::lane_destroyed, which.bits, lanes_[index].completed);
+    free_lane_if_done(index);
+    return {};
+}
+
+inline std::uint32_t kernel::pending_of(lane_id which) const noexcept {
+    const std::uint32_t index = find(lane_slots_, which.bits);
+    return index != none_index ? lanes_[index].pending : 0;
+}
+
+// ---- calls
+
+inline void kernel::argument_watch::promise(std::uint64_t number) const noexcept {
+    ++out.promises;
+    const std::uint32_t needed = of.promise_index(with, number);
+    if (out.promise_wrong != rpc_code::other) {
+        return;
+    }
+    if (needed == none_index) {
+        out.promise_wrong = rpc_code::unknown_promise;
+    } else if (of.state_of(needed) == promise_state::cancelled) {
+        out.promise_wrong = rpc_code::promise_cancelled;
+    }
+}
+
+/// Everything that may refuse a call, in the order that `call` promises. Changes nothing.
+inline answer<void> kernel::check(lane_id lane, capability target, std::string_view method,
+                                  const call_arguments& with, checked_call& out) const noexcept {
+    out.lane = find(lane_slots_, lane.bits);
+    if (out.lane == none_index || lanes_[out.lane].is_closed) {
+        return rpc_code::unknown_lane;
+    }
+    out.capability = held(target);
+    if (out.capability == none_index) {
+        return rpc_code::unknown_capability;
+    }
+    const detail::capability_entry& granted = capabilities_[out.capability];
+    argument_watch watch{*this, with, out, granted.has_path ? path_of(granted) : "",
+                         granted.has_path};
+    out.load = weigh(with.arguments, watch);
+    if (out.promise_wrong != rpc_code::other) {
+        return out.promise_wrong;
+    }
+    if (is_revoked(granted)) {
+        return rpc_code::revoked;
+    }
+    out.argument_bytes = static_cast<std::uint32_t>(out.load.bytes);  // 64 MiB at most
+    out.load.bytes += with.payload.size();
+    if (const answer<void> may = check_grants(granted, method, with, out); !may) {
+        return may;
+    }
+    if (!affords(granted, 1, out.load) || !lanes_[out.lane].spent.affords(1, out.load)) {
+        return rpc_code::budget_exceeded;
+    }
+    return check_room(out);
+}
+
+inline answer<void> kernel::check_grants(const detail::capability_entry& target,
+                                         std::string_view name, const call_arguments& with,
+                                         checked_call& out) const noexcept {
+    out.method = method_named(target.provider, name);
+    if (out.method == none_index || (target.methods >> out.method & 1) == 0) {
+        return rpc_code::method_not_granted;
+    }
+    const method& asked = methods_of(providers_[target.provider])[out.method];
+    if (asked.mutating && (target.read_only || (with.flags & flag_read_only) != 0)) {
+        return rpc_code::read_only;
+    }
+    if (out.path_outside) {
+        return rpc_code::path_not_granted;
+    }
+    return target.has_tools ? check_tools(target, asked, with, out.load) : answer<void>{};
+}
+
+inline answer<void> kernel::check_tools(const detail::capability_entry& target,
+                                        const method& asked, const call_arguments& with,
+                                        const weight& load) const noexcept {
+    const auto tools = detail::kept_tools::of(texts_of(target), target.has_path);
+    const value named =
+        with.arguments.empty() ? value() : with.arguments.front().as_value();
+    if (!named.is(value_tag::text) || !tools.allows(named.as_text()) ||
+        load.bytes > tools.argument_bytes_max ||
+        (asked.starts_process && !tools.allow_process)) {
+        return rpc_code::tool_policy;
+    }
+    return {};
+}
+
+inline answer<void> kernel::check_room(const checked_call& what) const noexcept {
+    const bool room = lanes_[what.lane].pending < lanes_[what.lane].calls_max &&
+                      has_room(promise_slots_) && has_room(edge_slots_, what.promises) &&
+                      what.load.bytes <= store_.bytes_max();
+    return room ? answer<void>{} : answer<void>{rpc_code::budget_exceeded};
+}
+
+inline answer<promise_id> kernel::call(lane_id lane, capability target, std::string_view method,
+                                       const call_arguments& with) noexcept {
+    checked_call what;
+    answer<void> may = check(lane, target, method, with, what);
+    std::uint32_t piece = none_index;
+    if (may && what.load.bytes != 0) {
+        piece = store_.take(static_cast<std::size_t>(what.load.bytes));
+        may = piece != none_index ? may : answer<void>{rpc_code::budget_exceeded};
+    }
+    if (NETIO_UNLIKELY(!may)) {
+        log_.record(event_kind::call_refused, lane.bits, 0,
+                    static_cast<std::uint32_t>(target.bits),
+                    static_cast<std::uint16_t>(may.why));
+        return may.why;
+    }
+    const std::uint32_t job = queue(what, piece, with);
+    const promise_id made{name_of(promises_, job)};
+    log_.record(event_kind::call_queued, made.bits, lane.bits,
+                static_cast<std::uint32_t>(target.bits));
+    if (promises_[job].unresolved == 0) {
+        push_to_lane(job);
+    }
+    return made;
+}
+
+/// Charges a call that nothing refuses any more, and makes its promise.
+inline std::uint32_t kernel::queue(const checked_call& what, std::uint32_t piece,
+                                   const call_arguments& with) noexcept {
+    detail::capability_entry& target = capabilities_[what.capability];
+    detail::lane_entry& lane = lanes_[what.lane];
+    charge(target, 1, what.load);
+    lane.spent.charge(1, what.load);
+    ++target.jobs;
+    ++lane.pending;
+    const std::uint32_t index = take(promise_slots_, promises_);
+    detail::promise_entry& made = promises_[index];
+    made.lane = what.lane;
+    made.capability = what.capability;
+    made.method = static_cast<std::uint8_t>(what.method);
+    made.flags = static_cast<std::uint16_t>(with.flags | (target.redact ? flag_redact : 0));
+    made.kind = promise_kind::call;
+    made.piece = link_of(piece);
+    made.result = what.load;  // until there is one
+    made.bytes_count = static_cast<std::uint32_t>(what.load.bytes);
+    made.arguments = with.arguments.size();
+    made.payload_bytes = static_cast<std::uint32_t>(with.payload.size());
+    if (piece != none_index) {
+        std::byte* const to = store_.data(piece);
+        if (what.argument_bytes != 0) {
+            detail::copy_piece(to, {with.arguments.data(), what.argument_bytes});
+        }
+        detail::copy_piece(to + what.argument_bytes, with.payload);
+    }
+    if (what.promises != 0) {
+        std::uint32_t last = 0;
+        for (const argument one : with.arguments) {
+            if (one.is(argument_tag::promise)) {
+                need(index, promise_index(with, one.as_promise()), last);
+            }
+        }
+    }
+    return index;
+}
+
+/// `job` needs a promise; `last` is a link to what it needs besides, in the order of arguments.
+inline void kernel::need(std::uint32_t job, std::uint32_t needed, std::uint32_t& last) noexcept {
+    const std::uint32_t at = take(edge_slots_, edges_);
+    NETIO_ASSERT(at != none_index);
+    detail::edge_entry& made = edges_[at];
+    detail::promise_entry& other = promises_[needed];
+    made.needed = needed;
+    made.job = job + 1;
+    (last != 0 ? edges_[last - 1].next_edge : promises_[job].first_edge) = at + 1;
+    last = at + 1;
+    if (other.waiters++ == 0) {
+        unkeep(other);
+    }
+    if (state_of(needed) == promise_state::pending) {
+        made.slot.next = other.first_waiter;
+        other.first_waiter = at + 1;
+        ++promises_[job].unresolved;
+    }
+}
+
+/// The job needs nothing any more. What is still pending has its edge until it is settled.
+inline void kernel::drop_edges(detail::promise_entry& of) noexcept {
+    for (std::uint32_t link = of.first_edge; link != 0;) {
+        detail::edge_entry& edge = edges_[link - 1];
+        const std::uint32_t next = edge.next_edge;
+        if (state_of(edge.needed) == promise_state::pending) {
+            edge.job = 0;
+        } else {
+            free_edge(link - 1);
+        }
+        link = next;
+    }
+    of.first_edge = 0;
+    of.unresolved = 0;
+}
+
+inline void kernel::free_edge(std::uint32_t at) noexcept {
+    const std::uint32_t needed = edges_[at].needed;
+    edge_slots_.give(at);
+    --promises_[needed].waiters;
+    keep_if_settled(needed);
+}
+
+// ---- what providers see
+
+inline void invocation::seek(std::uint32_t at) noexcept {
+    NETIO_ASSERT(at < job_.arguments);
+    if (at < at_) {
+        at_ = 0;
+        place_ = first_;
+        edge_ = job_.first_edge;
+    }
+    for (; at_ < at; ++at_) {
+        if (argument(place_).is(argument_tag::promise)) {
+            edge_ = owner_.edges_[edge_ - 1].next_edge;
+        }
+        place_ = detail::argument_step::after(place_);
+    }
+}
+
+inline value invocation::value_at(std::uint32_t at) noexcept {
+    if (at >= job_.arguments) {
+        return {};
+    }
+    seek(at);
+    const argument one(place_);
+    return one.is(argument_tag::promise) ? owner_.value_of(owner_.edges_[edge_ - 1].needed)
+                                         : one.as_value();
+}
+
+// ---- dispatch
+
+/// A job that just got the last promise it needed may join the batch of its provider that runs.
+inline void kernel::make_ready(std::uint32_t job) noexcept {
+    detail::promise_entry& ready = promises_[job];
+    if (ready.follows) {
+        ready.slot.next = first_follower_;
+        first_follower_ = job + 1;
+    } else if (capabilities_[ready.capability].provider == batch_provider_) {
+        push_to_provider(job);
+    } else {
+        push_to_lane(job);
+    }
+}
+
+inline void kernel::push_to_lane(std::uint32_t job) noexcept {
+    detail::promise_entry& ready = promises_[job];
+    detail::lane_entry& lane = lanes_[ready.lane];
+    ready.is_queued = true;
+    ready.slot.next = 0;
+    (lane.last_ready != 0 ? promises_[lane.last_ready - 1].slot.next : lane.first_ready) = job + 1;
+    lane.last_ready = job + 1;
+    if (!lane.is_busy) {
+        push_busy(lanes_, ready.lane, first_lane_, last_lane_);
+    }
+}
+
+inline void kernel::push_to_provider(std::uint32_t job) noexcept {
+    detail::promise_entry& ready = promises_[job];
+    const std::uint32_t index = capabilities_[ready.capability].provider;
+    detail::provider_entry& provider = providers_[index];
+    ready.is_queued = true;
+    ready.slot.next = 0;
+    (provider.last_job != 0 ? promises_[provider.last_job - 1].slot.next : provider.first_job) =
+        job + 1;
+    provider.last_job = job + 1;
+    if (!provider.is_busy) {
+        push_busy(providers_, index, first_provider_, last_provider_);
+    }
+}
+
+/// At the end of the list of lanes or providers that have something to do.
+template <class Entry>
+void kernel::push_busy(Entry* entries, std::uint32_t index, std::uint32_t& first,
+                       std::uint32_t& last) noexcept {
+    entries[index].is_busy = true;
+    entries[index].next_busy = 0;
+    (last != 0 ? entries[last - 1].next_busy : first) = index + 1;
+    last = index + 1;
+}
+
+template <class Entry>
+std::uint32_t kernel::pop_busy(Entry* entries, std::uint32_t& first,
+                               std::uint32_t& last) noexcept {
+    const std::uint32_t index = first - 1;
+    first = entries[index].next_busy;
+    last = first != 0 ? last : 0;
+    entries[index].is_busy = false;
+    return index;
+}
+
+/// The first job of a queue, out of it.
+inline std::uint32_t kernel::pop_job(std::uint32_t& first, std::uint32_t& last) noexcept {
+    const std::uint32_t job = first - 1;
+    first = promises_[job].slot.next;
+    last = first != 0 ? last : 0;
+    promises_[job].is_queued = false;
+    return job;
+}
+
+/// Each lane in turn gives one ready job to its provider, so that none waits behind another's many;
+/// no more than are to be run, for the same reason.
+inline void kernel::credit_lanes(std::uint32_t jobs_max) noexcept {
+    for (std::uint32_t left = jobs_max; left != 0 && first_lane_ != 0; --left) {
+        const std::uint32_t at = pop_busy(lanes_, first_lane_, last_lane_);
+        detail::lane_entry& lane = lanes_[at];
+        const std::uint32_t job = pop_job(lane.first_ready, lane.last_ready);
+        if (lane.first_ready != 0) {
+            push_busy(lanes_, at, first_lane_, last_lane_);
+        }
+        if (state_of(job) == promise_state::pending) {
+            push_to_provider(job);
+        } else {
+            end_cancelled(job);
+        }
+    }
+}
+
+inline std::uint32_t kernel::dispatch(std::uint32_t jobs_max) noexcept {
+    if (batch_provider_ != none_index) {
+        return 0;
+    }
+    std::uint32_t jobs = 0;
+    while (jobs != jobs_max) {
+        credit_lanes(jobs_max - jobs);
+        if (first_provider_ == 0) {
+            break;
+        }
+        const std::uint32_t provider = pop_busy(providers_, first_provider_, last_provider_);
+        jobs += run_batch(provider, jobs_max - jobs);
+    }
+    trim();
+    return jobs;
+}
+
+inline std::uint32_t kernel::run_batch(std::uint32_t index, std::uint32_t jobs_max) noexcept {
+    detail::provider_entry& provider = providers_[index];
+    const std::uint64_t name = name_of(providers_, index);
+    std::uint32_t jobs = 0;
+    std::uint32_t lanes = 0;
+    provider.is_busy = true;  // what becomes ready meanwhile joins this batch
+    batch_provider_ = index;
+    ++batch_;
+    while (provider.first_job != 0 && jobs != jobs_max) {
+        const std::uint32_t job = pop_job(provider.first_job, provider.last_job);
+        if (state_of(job) != promise_state::pending) {
+            end_cancelled(job);
+            continue;
+        }
+        detail::lane_entry& lane = lanes_[promises_[job].lane];
+        lanes += lane.batch != batch_ ? 1 : 0;
+        lane.batch = batch_;
+        ++jobs;
+        run(job);
+    }
+    batch_provider_ = none_index;
+    provider.is_busy = false;
+    if (provider.first_job != 0) {
+        push_busy(providers_, index, first_provider_, last_provider_);
+    }
+    if (jobs != 0) {
+        log_.record(event_kind::batch_dispatched, name, jobs, lanes);
+    }
+    return jobs;
+}
+
+/// Why a job whose turn has come is not made after all: revoked meanwhile, a promise it needs was
+/// not kept, or what that was resolved with is not allowed, too slow a provider.
+inline answer<void> kernel::check_again(const detail::promise_entry& of, bytes& text) noexcept {
+    const detail::capability_entry& target = capabilities_[of.capability];
+    if (is_revoked(target)) {
+        return rpc_code::revoked;
+    }
+    if (of.first_edge != 0) {
+        if (const answer<void> may = substitute(of, text); !may) {
+            return may;
+        }
+    }
+    const std::uint64_t latency = providers_[target.provider].latency_ms;
+    if (latency > target.spent.most.wall_ms_max ||
+        latency > lanes_[of.lane].spent.most.wall_ms_max) {
+        return rpc_code::timeout;
+    }
+    return {};
+}
+
+/// Holds what promised arguments were resolved with to the rules that the others were held to when
+/// the call was made, and charges it.
+inline answer<void> kernel::substitute(const detail::promise_entry& of, bytes& text) noexcept {
+    detail::capability_entry& target = capabilities_[of.capability];
+    detail::path_watch watch{target.has_path ? path_of(target) : "", false};
+    weight more;
+    for (std::uint32_t link = of.first_edge; link != 0; link = edges_[link - 1].next_edge) {
+        const std::uint32_t needed = edges_[link - 1].needed;
+        const detail::promise_entry& other = promises_[needed];
+        if (state_of(needed) == promise_state::rejected) {
+            text = kept_bytes(other);
+            return static_cast<rpc_code>(other.code);
+        }
+        if (state_of(needed) == promise_state::cancelled) {
+            return rpc_code::promise_cancelled;
+        }
+        more.add(target.has_path ? weigh(value_of(needed), watch) : other.result);
+    }
+    if (watch.outside) {
+        return rpc_code::path_not_granted;
+    }
+    if (target.has_tools &&
+        of.result.bytes + more.bytes > detail::kept_tools::of(texts_of(target), target.has_path)
+                                           .argument_bytes_max) {
+        return rpc_code::tool_policy;
+    }
+    weight all = of.result;
+    all.add(more);
+    all.bytes = more.bytes;  // the others are charged already
+    detail::account& lane = lanes_[of.lane].spent;
+    if (!affords(target, 0, all) || !lane.affords(0, all)) {
+        return rpc_code::budget_exceeded;
+    }
+    charge(target, 0, all);
+    lane.charge(0, all);
+    return {};
+}
+
+inline void kernel::run(std::uint32_t job) noexcept {
+    detail::promise_entry& made = promises_[job];
+    bytes text;
+    if (const answer<void> may = check_again(made, text); NETIO_UNLIKELY(!may)) {
+        settle_rejected(job, may.why, text);
+        settle_followers();
+        return;
+    }
+    const detail::capability_entry& target = capabilities_[made.capability];
+    const detail::provider_entry& provider = providers_[target.provider];
+    invocation one(*this, made, promise_id{name_of(promises_, job)},
+                   lane_id{name_of(lanes_, made.lane)}, target.object, kept_bytes(made),
+                   reply_);
+    running_ = job;
+    provider.invoke(provider.object, &one);
+    running_ = none_index;
+    if (one.late_) {
+        made.is_late = true;
+        return;
+    }
+    finish(job, one);
+    settle_followers();
+}
+
+/// What came of a call.
+inline void kernel::finish(std::uint32_t job, const invocation& made) noexcept {
+    if (made.failed_) {
+        settle_rejected(job, rpc_code::provider, as_bytes(made.failure_));
+        return;
+    }
+    if (!made.replied_) {
+        settle_result(job, value());
+        return;
+    }
+    const argument_list result = reply_.finish_arguments();
+    if (result.size() == 1 && result.front().is(argument_tag::value)) {
+        settle_result(job, result.front().as_value());
+    } else if (reply_.why() == error::full || reply_.why() == error::rpc_limit) {
+        settle_rejected(job, rpc_code::budget_exceeded, {});
+    } else {
+        settle_rejected(job, rpc_code::provider, as_bytes("result is not one value"));
+    }
+}
+
+// ---- settling
+
+/// Resolved with one value, which is charged to whom the call was charged to; false: that is too
+/// much, or has no place, and so it was rejected.
+inline bool kernel::settle_result(std::uint32_t index, const value& with) noexcept {
+    detail::promise_entry& of = promises_[index];
+    detail::sees_nothing nobody;
+    const weight more = weigh(with, nobody);
+    detail::lane_entry& lane = lanes_[of.lane];
+    const bool is_call = of.kind == promise_kind::call;
+    const bool affordable = lane.spent.affords(0, more) &&
+                            (!is_call || affords(capabilities_[of.capability], 0, more));
+    const std::uint32_t piece =
+        affordable ? store_.take(static_cast<std::size_t>(more.bytes)) : none_index;
+    if (piece == none_index) {
+        settle_rejected(index, rpc_code::budget_exceeded, {});
+        return false;
+    }
+    std::byte* const to = store_.data(piece);
+    to[0] = static_cast<std::byte>(argument_tag::value);
+    detail::copy_piece(to + 1, {with.wire_begin(), static_cast<std::size_t>(more.bytes - 1)});
+    lane.spent.charge(0, more);
+    if (is_call) {
+        charge(capabilities_[of.capability], 0, more);
+    }
+    end_job(index, true);
+    of.piece = piece + 1;
+    of.bytes_count = static_cast<std::uint32_t>(more.bytes);
+    of.result = more;
+    log_.record(event_kind::promise_resolved, name_of(promises_, index), more.bytes);
+    settle(index, promise_state::resolved);
+    return true;
+}
+
+/// `text` is kept if it is more than the code says and a piece is free.
+inline void kernel::settle_rejected(std::uint32_t index, rpc_code code, bytes text) noexcept {
+    detail::promise_entry& of = promises_[index];
+    const std::uint32_t piece = text.empty() ? none_index : store_.keep(text);
+    end_job(index, true);
+    of.code = static_cast<std::uint8_t>(code);
+    of.piece = link_of(piece);
+    of.bytes_count = piece != none_index ? static_cast<std::uint32_t>(text.size()) : 0;
+    log_.record(event_kind::promise_rejected, name_of(promises_, index), 0, 0,
+                static_cast<std::uint16_t>(code));
+    settle(index, promise_state::rejected);
+}
+
+/// A pending promise's lane, capability, arguments and edges are given back.
+inline void kernel::end_job(std::uint32_t index, bool was_made) noexcept {
+    detail::promise_entry& of = promises_[index];
+    give_piece(of.piece, of.bytes_count);
+    of.bytes_count = 0;
+    drop_edges(of);
+    detail::lane_entry& lane = lanes_[of.lane];
+    --lane.pending;
+    if (of.kind == promise_kind::call) {
+        if (was_made) {
+            ++lane.completed;
+            log_.record(event_kind::job_completed, name_of(promises_, index),
+                        name_of(lanes_, of.lane));
+        }
+        --capabilities_[of.capability].jobs;
+        free_capability_if_done(of.capability);
+    }
+    free_lane_if_done(of.lane);
+}
+
+/// The one transition there is.
+inline void kernel::settle(std::uint32_t index, promise_state state) noexcept {
+    detail::promise_entry& of = promises_[index];
+    NETIO_ASSERT(state_of(index) == promise_state::pending);
+    of.state = static_cast<std::uint8_t>(state);
+    of.is_late = false;
+    std::uint32_t link = of.first_waiter;
+    of.first_waiter = 0;
+    while (link != 0) {
+        const std::uint32_t at = link - 1;
+        link = edges_[at].slot.next;
+        const std::uint32_t job = edges_[at].job;
+        if (job == 0) {
+            edge_slots_.give(at);
+            --of.waiters;
+        } else if (--promises_[job - 1].unresolved == 0) {
+            make_ready(job - 1);
+        }
+    }
+    keep_if_settled(index);
+}
+
+/// Those that follow a promise which was settled, and those that follow them: a list, not a
+/// recursion.
+inline void kernel::settle_followers() noexcept {
+    while (first_follower_ != 0) {
+        const std::uint32_t index = first_follower_ - 1;
+        detail::promise_entry& of = promises_[index];
+        first_follower_ = of.slot.next;
+        of.slot.next = 0;
+        const std::uint32_t needed = edges_[of.first_edge - 1].needed;
+        switch (state_of(needed)) {
+        case promise_state::resolved:
+            settle_result(index, value_of(needed));
+            break;
+        case promise_state::rejected:
+            settle_rejected(index, static_cast<rpc_code>(promises_[needed].code),
+                            kept_bytes(promises_[needed]));
+            break;
+        default:
+            settle_rejected(index, rpc_code::promise_cancelled, {});
+        }
+    }
+}
+
+/// Settled promises that nobody needs are kept, oldest first, until there are too many.
+inline void kernel::keep_if_settled(std::uint32_t index) noexcept {
+    detail::promise_entry& of = promises_[index];
+    if (of.state == static_cast<std::uint8_t>(promise_state::pending) || of.waiters != 0 ||
+        of.is_queued || of.is_kept) {
+        return;
+    }
+    of.is_kept = true;
+    of.next = 0;
+    of.previous = last_kept_;
+    (last_kept_ != 0 ? promises_[last_kept_ - 1].next : first_kept_) = index + 1;
+    last_kept_ = index + 1;
+    ++kept_count_;
+    kept_bytes_ += of.bytes_count;
+}
+
+inline void kernel::unkeep(detail::promise_entry& of) noexcept {
+    if (!of.is_kept) {
+        return;
+    }
+    (of.next != 0 ? promises_[of.next - 1].previous : last_kept_) = of.previous;
+    (of.previous != 0 ? promises_[of.previous - 1].next : first_kept_) = of.next;
+    of.is_kept = false;
+    --kept_count_;
+    kept_bytes_ -= of.bytes_count;
+}
+
+inline void kernel::free_promise(std::uint32_t index) noexcept {
+    detail::promise_entry& of = promises_[index];
+    unkeep(of);
+    give_piece(of.piece, of.bytes_count);
+    promise_slots_.give(index);
+}
+
+inline void kernel::trim() noexcept {
+    while (kept_count_ > sizes_.settled_max || kept_bytes_ > sizes_.settled_bytes_max) {
+        free_promise(first_kept_ - 1);
+    }
+}
+
+/// A cancelled job whose turn in a queue has come: until then it held what it was made of.
+inline void kernel::end_cancelled(std::uint32_t job) noexcept {
+    end_job(job, false);
+    keep_if_settled(job);
+}
+
+// ---- promises
+
+inline answer<promise_id> kernel::open_promise(lane_id lane) noexcept {
+    const std::uint32_t at = find(lane_slots_, lane.bits);
+    if (at == none_index || lanes_[at].is_closed) {
+        return rpc_code::unknown_lane;
+    }
+    const bool room = lanes_[at].pending < lanes_[at].calls_max;
+    const std::uint32_t index = room ? take(promise_slots_, promises_) : none_index;
+    if (index == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    ++lanes_[at].pending;
+    promises_[index].lane = at;
+    promises_[index].kind = promise_kind::open;
+    return promise_id{name_of(promises_, index)};
+}
+
+/// Is it pending and to be settled from outside: open, or its provider said that it comes later?
+inline answer<void> kernel::may_settle(promise_id which, std::uint32_t& index) const noexcept {
+    index = find(promise_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    if (state_of(index) != promise_state::pending) {
+        return rpc_code::promise_already_resolved;
+    }
+    const detail::promise_entry& of = promises_[index];
+    if (of.follows) {
+        return rpc_code::promise_already_resolved;
+    }
+    return of.kind == promise_kind::open || of.is_late ? answer<void>{}
+                                                       : answer<void>{rpc_code::invalid_argument};
+}
+
+inline answer<void> kernel::resolve(promise_id which, const value& with) noexcept {
+    std::uint32_t index = none_index;
+    if (const answer<void> may = may_settle(which, index); !may) {
+        return may;
+    }
+    const bool fits = settle_result(index, with);
+    settle_followers();
+    return fits ? answer<void>{} : answer<void>{rpc_code::budget_exceeded};
+}
+
+inline answer<void> kernel::reject(promise_id which, rpc_code code,
+                                   std::string_view text) noexcept {
+    std::uint32_t index = none_index;
+    if (const answer<void> may = may_settle(which, index); !may) {
+        return may;
+    }
+    settle_rejected(index, code, as_bytes(text.substr(0, 255)));
+    settle_followers();
+    return {};
+}
+
+inline answer<void> kernel::cancel(promise_id which) noexcept {
+    const std::uint32_t index = find(promise_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    if (state_of(index) != promise_state::pending) {
+        return rpc_code::promise_already_resolved;
+    }
+    if (index == running_) {
+        return rpc_code::invalid_argument;
+    }
+    if (!promises_[index].is_queued) {
+        end_job(index, false);
+    }
+    settle(index, promise_state::cancelled);
+    settle_followers();
+    return {};
+}
+
+inline answer<void> kernel::follow(promise_id which, promise_id other) noexcept {
+    std::uint32_t index = none_index;
+    if (const answer<void> may = may_settle(which, index); !may) {
+        return may;
+    }
+    const std::uint32_t needed = find(promise_slots_, other.bits);
+    if (needed == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    if (reaches(needed, index)) {
+        return rpc_code::pipelined_cycle;
+    }
+    if (!has_room(edge_slots_)) {
+        return rpc_code::budget_exceeded;
+    }
+    detail::promise_entry& of = promises_[index];
+    if (of.kind == promise_kind::call) {
+        // The call was made; what is left of it is its promise.
+        drop_edges(of);
+    }
+    of.follows = true;
+    std::uint32_t last = 0;
+    need(index, needed, last);
+    if (of.unresolved == 0) {
+        make_ready(index);
+        settle_followers();
+    }
+    return {};
+}
+
+/// Does `from` wait for `to`, by however many steps, or is it the same? Each promise is looked at
+/// once: those still to be looked at are a list through the entries.
+inline bool kernel::reaches(std::uint32_t from, std::uint32_t to) noexcept {
+    ++search_;
+    std::uint32_t list = from + 1;
+    promises_[from].round = search_;
+    promises_[from].next_found = 0;
+    while (list != 0) {
+        const std::uint32_t at = list - 1;
+        list = promises_[at].next_found;
+        if (at == to) {
+            return true;
+        }
+        if (state_of(at) != promise_state::pending) {
+            continue;
+        }
+        for (std::uint32_t link = promises_[at].first_edge; link != 0;
+             link = edges_[link - 1].next_edge) {
+            detail::promise_entry& next = promises_[edges_[link - 1].needed];
+            if (next.round != search_) {
+                next.round = search_;
+                next.next_found = list;
+                list = edges_[link - 1].needed + 1;
+            }
+        }
+    }
+    return false;
+}
+
+inline answer<settled> kernel::look(promise_id which) const noexcept {
+    const std::uint32_t index = find(promise_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    settled out;
+    out.state = state_of(index);
+    if (out.state == promise_state::resolved) {
+        out.value = value_of(index);
+    } else if (out.state == promise_state::rejected) {
+        const detail::promise_entry& of = promises_[index];
+        out.code = static_cast<rpc_code>(of.code);
+        out.text = of.piece != 0 ? as_text(kept_bytes(of)) : code_text(out.code);
+    }
+    return out;
+}
+
+inline answer<settled> kernel::await(promise_id which) noexcept {
+    const std::uint32_t index = find(promise_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    detail::promise_entry& of = promises_[index];
+    if (of.waiters++ == 0) {  // not to be trimmed before it was looked at
+        unkeep(of);
+    }
+    if (state_of(index) == promise_state::pending) {
+        dispatch();
+    }
+    --of.waiters;
+    keep_if_settled(index);
+    if (state_of(index) == promise_state::pending) {
+        return rpc_code::unresolvable_promise;
+    }
+    return look(which);
+}
+
+inline answer<void> kernel::forget(promise_id which) noexcept {
+    const std::uint32_t index = find(promise_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    if (!promises_[index].is_kept) {
+        return rpc_code::invalid_argument;
+    }
+    free_promise(index);
+    return {};
+}
+
+// ---- channels
+
+inline bool kernel::goes(const detail::channel_entry& of, channel_end from) noexcept {
+    const auto direction = static_cast<channel_direction>(of.direction);
+    return direction == channel_direction::both ||
+           (direction == channel_direction::send) == (from == channel_end::ours);
+}
+
+inline answer<channel_id> kernel::open_channel(channel_direction direction,
+                                               std::uint32_t messages_max) noexcept {
+    if (messages_max == 0 || messages_max > 4096) {
+        return rpc_code::invalid_argument;
+    }
+    const std::uint32_t index = take(channel_slots_, channels_);
+    if (index == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    channels_[index].messages_max = messages_max;
+    channels_[index].direction = static_cast<std::uint8_t>(direction);
+    return channel_id{name_of(channels_, index)};
+}
+
+inline answer<std::uint64_t> kernel::send(channel_id to, channel_end from,
+                                          const argument_list& what) noexcept {
+    const std::uint32_t index = find(channel_slots_, to.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_channel;
+    }
+    detail::channel_entry& channel = channels_[index];
+    detail::channel_queue& queue = channel.queues[static_cast<std::size_t>(from)];
+    detail::promise_watch promises;
+    const weight load = weigh(what, promises);
+    if (!goes(channel, from) || promises.any) {
+        return rpc_code::invalid_argument;
+    }
+    if (queue.count == channel.messages_max || !has_room(message_slots_)) {
+        return rpc_code::budget_exceeded;
+    }
+    const std::uint32_t piece = store_.keep({what.data(), static_cast<std::size_t>(load.bytes)});
+    if (piece == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    const std::uint32_t at = take(message_slots_, messages_);
+    messages_[at].piece = piece + 1;
+    messages_[at].bytes_count = static_cast<std::uint32_t>(load.bytes);
+    messages_[at].arguments = what.size();
+    messages_[at].slot.next = 0;
+    (queue.last != 0 ? messages_[queue.last - 1].slot.next : queue.first) = at + 1;
+    queue.last = at + 1;
+    ++queue.count;
+    log_.record(event_kind::channel_sent, to.bits, ++queue.sent);
+    for (const argument one : what) {
+        if (one.is(argument_tag::capability)) {
+            const capability_id id = one.as_capability();
+            log_.record(event_kind::capability_transferred, to.bits, queue.sent,
+                        detail::load_little<std::uint32_t>(id.octets));
+        }
+    }
+    return queue.sent;
+}
+
+inline answer<message> kernel::receive(channel_id from, channel_end to) noexcept {
+    const std::uint32_t index = find(channel_slots_, from.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_channel;
+    }
+    const channel_end sender = to == channel_end::ours ? channel_end::theirs : channel_end::ours;
+    if (!goes(channels_[index], sender)) {
+        return rpc_code::invalid_argument;
+    }
+    detail::channel_queue& queue = channels_[index].queues[static_cast<std::size_t>(sender)];
+    drop_delivered();
+    if (queue.first == 0) {
+        return rpc_code::unresolvable_promise;
+    }
+    const std::uint32_t at = queue.first - 1;
+    queue.first = messages_[at].slot.next;
+    queue.last = queue.first != 0 ? queue.last : 0;
+    --queue.count;
+    delivered_ = at + 1;
+    log_.record(event_kind::channel_received, from.bits, ++queue.received);
+    return message{queue.received, argument_list(store_.data(messages_[at].piece - 1),
+                                                 messages_[at].arguments)};
+}
+
+inline void kernel::free_message(std::uint32_t at) noexcept {
+    give_piece(messages_[at].piece, messages_[at].bytes_count);
+    message_slots_.give(at);
+}
+
+inline void kernel::drop_delivered() noexcept {
+    if (delivered_ != 0) {
+        free_message(delivered_ - 1);
+        delivered_ = 0;
+    }
+}
+
+inline answer<void> kernel::close_channel(channel_id which) noexcept {
+    const std::uint32_t index = find(channel_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_channel;
+    }
+    drop_delivered();
+    for (detail::channel_queue& queue : channels_[index].queues) {
+        for (std::uint32_t link = queue.first; link != 0;) {
+            const std::uint32_t next = messages_[link - 1].slot.next;
+            free_message(link - 1);
+            link = next;
+        }
+    }
+    channel_slots_.give(index);
+    return {};
+}
+
+}  // namespace rpc
 
 NETIO_END
 

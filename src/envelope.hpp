@@ -547,6 +547,8 @@ public:
     constexpr bool empty() const noexcept { return count_ == 0; }
     constexpr iterator begin() const noexcept { return {at_, count_}; }
     constexpr iterator end() const noexcept { return {nullptr, 0}; }
+    /// The first byte of the first item; nothing in particular if there is none.
+    constexpr const std::byte* data() const noexcept { return at_; }
     /// The first item; the range must not be empty.
     typename Step::item front() const noexcept { return *begin(); }
 
@@ -626,6 +628,8 @@ public:
     bytes wire() const noexcept {
         return {at_, walked().at};
     }
+    /// The first of those bytes, which costs no walk.
+    const std::byte* wire_begin() const noexcept { return at_; }
     /// Its levels, itself included: 1 for all but a list or map with items. Walks the value.
     std::uint32_t depth() const noexcept { return walked().deepest; }
 
@@ -1107,6 +1111,14 @@ public:
     /// The first failure since begin(); error::none if there is none.
     error why() const noexcept { return why_; }
 
+    /// Starts arguments alone, with no envelope around them: for a call inside the process, which
+    /// needs neither a head nor a decoding of what was just written. finish_arguments() ends them;
+    /// payload, descriptors and finish() are for envelopes.
+    writer& begin_arguments() noexcept;
+    /// What was written since begin_arguments(), until the next begin. Empty if something failed
+    /// (why() says what), and if nothing was written.
+    argument_list finish_arguments() noexcept;
+
 private:
     enum class stage : std::uint8_t { idle, arguments, capabilities };
 
@@ -1216,6 +1228,26 @@ inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::
         claim(4);
     }
     return *this;
+}
+
+inline writer& writer::begin_arguments() noexcept {
+    at_ = out_.data();
+    end_ = at_ + out_.size();
+    open_ = 0;
+    arguments_left_ = limits_.arguments_max;
+    stage_ = stage::arguments;
+    why_ = limits_.arguments_max != 0 ? error::none : error::limits_invalid;
+    return *this;
+}
+
+inline argument_list writer::finish_arguments() noexcept {
+    if (stage_ != stage::arguments || open_ != 0) {
+        fail(error::rpc_wire);
+    }
+    stage_ = stage::idle;
+    const std::uint32_t count = limits_.arguments_max - arguments_left_;
+    arguments_left_ = 0;
+    return why_ == error::none ? argument_list(out_.data(), count) : argument_list();
 }
 
 /// The bytes behind the next argument's kind byte, which it writes; or null.

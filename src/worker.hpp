@@ -2,6 +2,7 @@
 #ifndef NETIO_WORKER_HPP
 #define NETIO_WORKER_HPP
 
+#include "src/carver.hpp"
 #include "src/connection.hpp"
 #include "src/datagram.hpp"
 
@@ -97,23 +98,6 @@ struct worker_state {
 
     /// Since it opened, as the last turn read the clock.
     std::uint64_t up_ns() const noexcept { return now_ns - epoch_ns; }
-};
-
-/// Hands out offsets, aligned, one after the other.
-class carver {
-public:
-    constexpr std::size_t take(std::size_t count, std::size_t each, std::size_t align) noexcept {
-        used_ = used_ > most - align ? most : (used_ + align - 1) / align * align;
-        const std::size_t at = used_;
-        used_ = count != 0 && each > (most - used_) / count ? most : used_ + count * each;
-        return at;
-    }
-    constexpr std::size_t used() const noexcept { return used_; }
-
-private:
-    // What does not fit into the address space stays this, so no sum ever wraps to a small one.
-    static constexpr std::size_t most = static_cast<std::size_t>(-1) / 2;
-    std::size_t used_ = 0;
 };
 
 inline constexpr std::size_t page_bytes = 4096;

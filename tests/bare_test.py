@@ -32,6 +32,7 @@ LIMITS = {
     "src/base.hpp": (8, 8),
     "src/buffer_pool.hpp": (640, 128),
     "src/bytes.hpp": (112, 16),
+    "src/carver.hpp": (80, 24),
     "src/crc32c.hpp": (384, 64),
     "src/datagram_budget.hpp": (3400, 384),
     "src/endpoint.hpp": (5400, 384),
@@ -43,6 +44,7 @@ LIMITS = {
     "src/options.hpp": (64, 16),
     "src/post_queue.hpp": (400, 96),
     "src/proxy.hpp": (10800, 768),
+    "src/ring.hpp": (960, 64),
     "src/sip_hash.hpp": (384, 96),
     "src/slab.hpp": (480, 96),
     "src/source_table.hpp": (704, 128),
@@ -58,6 +60,17 @@ unsigned used(netio::wheel& in, std::uint64_t now, const std::uint64_t* again) {
 }
 bool used(netio::post_queue& in, netio::post& out) {
     return in.push(out) && in.pop(out) && !in.empty();
+}
+bool used(netio::spsc_ring& in, netio::mpsc_ring& other) {
+    const netio::ring_claim one = in.claim(8);
+    const netio::ring_claim two = other.claim(8);
+    in.commit(one, 8);
+    other.commit(two, 8);
+    other.abandon(two);
+    const bool both = !in.peek().empty() && !other.peek().empty();
+    in.release();
+    other.release();
+    return both;
 }
 """
 

@@ -1156,4 +1156,45 @@ TEST_CASE("envelope: a byte bomb costs one pass and is nowhere materialised") {
     CHECK(rpc::decode(netio::bytes(whole).first(whole.size() - 1)).why == netio::error::rpc_wire);
 }
 
+TEST_CASE("envelope: arguments alone are those of an envelope, without what stands around") {
+    std::byte room[256];
+    std::byte alone[256];
+    rpc::writer whole(room);
+    whole.begin(rpc::envelope_kind::request, 1, "m").value_int(7).promise(3);
+    whole.value_list().value_text("a").end();
+    const auto decoded = rpc::decode({room, whole.finish()});
+    REQUIRE(decoded.status == netio::parse_status::complete);
+    rpc::writer out(alone);
+    out.begin_arguments().value_int(7).promise(3).value_list().value_text("a").end();
+    const rpc::argument_list made = out.finish_arguments();
+    REQUIRE(made.size() == 3);
+    auto wanted = decoded.value.arguments.begin();
+    for (const rpc::argument one : made) {
+        const netio::bytes here = one.wire();
+        const netio::bytes there = (*wanted++).wire();
+        CHECK(std::equal(here.begin(), here.end(), there.begin(), there.end()));
+    }
+    CHECK(out.begin_arguments().finish_arguments().empty());
+    CHECK(out.why() == netio::error::none);
+}
+
+TEST_CASE("envelope: arguments alone are held to the rules of the wire and to the room") {
+    std::byte room[16];
+    rpc::writer out(room);
+    CHECK(out.begin_arguments().value_list().finish_arguments().empty());
+    CHECK(out.why() == netio::error::rpc_wire);
+    CHECK(out.begin_arguments().value_text("fifteen letters").finish_arguments().empty());
+    CHECK(out.why() == netio::error::full);
+    CHECK(out.begin_arguments().value_text("\xff").finish_arguments().empty());
+    CHECK(out.why() == netio::error::rpc_wire);
+    CHECK(out.begin_arguments().value_int(1).finish_arguments().size() == 1);
+    CHECK(out.value_int(1).finish_arguments().empty());  // not begun again
+    CHECK(out.why() == netio::error::rpc_wire);
+    rpc::wire_limits none;
+    none.arguments_max = 0;
+    rpc::writer useless(room, none);
+    CHECK(useless.begin_arguments().value_int(1).finish_arguments().empty());
+    CHECK(useless.why() == netio::error::limits_invalid);
+}
+
 }  // namespace

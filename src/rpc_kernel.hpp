@@ -1,0 +1,1961 @@
+// floor 8 · rpc_kernel.hpp · capabilities, budgets, promises: calls without I/O, clock or heap
+#ifndef NETIO_RPC_KERNEL_HPP
+#define NETIO_RPC_KERNEL_HPP
+
+#include "src/rpc_limits.hpp"
+#include "src/sip_hash.hpp"
+
+// A call goes one way:
+//
+//   call ── checked, in the order of arp1.md B.2 ── charged ── promise + job
+//     ▼                                             (a refusal writes one event and nothing else)
+//   ready once every promise among its arguments is settled ── its lane's queue
+//     ▼
+//   dispatch: each lane in turn gives one ready job to its provider's batch, until none is left
+//     ▼
+//   batch of one provider = one round trip ── revoked? charged for promised arguments ── invoke
+//     ▼
+//   settled once: result weighed and charged, then copied ── whoever waited for it is ready
+//
+// Everything is an index into a table in the caller's memory. Nothing here calls upward but a
+// provider's `invoke` and `on_dropped`; `invoke` may call anything here except `dispatch`.
+
+NETIO_BEGIN
+
+namespace rpc {
+
+/// A value, or the code of why there is none.
+template <class T>
+struct answer {
+    T value{};
+    rpc_code why = rpc_code::other;
+    bool given = false;
+
+    constexpr answer(T is) noexcept : value(is), given(true) {}
+    constexpr answer(rpc_code code) noexcept : why(code) {}
+    constexpr explicit operator bool() const noexcept { return given; }
+};
+
+/// Done, or the code of why not.
+template <>
+struct answer<void> {
+    rpc_code why = rpc_code::other;
+    bool given = true;
+
+    constexpr answer() noexcept = default;
+    constexpr answer(rpc_code code) noexcept : why(code), given(false) {}
+    constexpr explicit operator bool() const noexcept { return given; }
+};
+
+/// Names of what a kernel holds. 0 names nothing; a name whose bearer is gone names nothing again.
+struct provider_id {
+    std::uint64_t bits = 0;
+    constexpr bool operator==(const provider_id&) const noexcept = default;
+};
+struct lane_id {
+    std::uint64_t bits = 0;
+    constexpr bool operator==(const lane_id&) const noexcept = default;
+};
+struct channel_id {
+    std::uint64_t bits = 0;
+    constexpr bool operator==(const channel_id&) const noexcept = default;
+};
+struct promise_id {
+    std::uint64_t bits = 0;
+    constexpr bool operator==(const promise_id&) const noexcept = default;
+};
+/// A capability inside the process that holds the kernel. What leaves the process is its
+/// `capability_id`, which nobody can guess.
+struct capability {
+    std::uint64_t bits = 0;
+    constexpr bool operator==(const capability&) const noexcept = default;
+};
+
+/// A method of a provider. The name is not copied.
+struct method {
+    std::string_view name;
+    bool mutating = false;          ///< refused to read-only capabilities
+    bool starts_process = false;    ///< refused by tool policies that do not allow it
+};
+
+/// What a tool may be asked, for capabilities whose calls name a tool in their first argument, a
+/// text.
+struct tool_policy {
+    std::span<const std::string_view> names{};    ///< allowed ones; empty: none
+    std::uint64_t argument_bytes_max = 0;         ///< of all arguments and the payload
+    bool allow_process = false;                   ///< methods that start a process
+};
+
+/// What a capability grants. Texts are copied.
+struct grant {
+    std::span<const std::string_view> methods{};    ///< at least one
+    budget spend{};
+    bool read_only = false;
+    bool redact = false;
+    bool has_path = false;                          ///< only paths inside `path` may be named
+    std::string_view path{};
+    const tool_policy* tools = nullptr;
+};
+
+enum class promise_state : std::uint8_t { pending, resolved, rejected, cancelled };
+enum class channel_direction : std::uint8_t { send, receive, both };
+/// Who puts a message into a channel: the program, or the other side.
+enum class channel_end : std::uint8_t { ours, theirs };
+
+/// What a settled promise holds. Views, valid until the next `dispatch` or `forget`.
+struct settled {
+    promise_state state = promise_state::pending;
+    rpc_code code = rpc_code::other;    ///< of a rejected one
+    std::string_view text{};            ///< its code as text, a provider's own one included
+    rpc::value value{};                 ///< of a resolved one
+};
+
+/// A message of a channel, valid until the next call of `receive` or of `close_channel`.
+struct message {
+    std::uint64_t sequence = 0;
+    argument_list arguments{};
+};
+
+/// What a call is made of besides lane, capability and method.
+struct call_arguments {
+    argument_list arguments{};
+    bytes payload{};
+    std::uint16_t flags = 0;
+    /// Who a promise among the arguments is; null: its number is a `promise_id`. A connection knows
+    /// its promises by the ids of earlier requests.
+    promise_id (*promise_of)(void* context, std::uint64_t number) noexcept = nullptr;
+    void* context = nullptr;
+};
+
+class kernel;
+
+/// A call as its provider sees it, while `invoke` runs.
+class invocation {
+public:
+    invocation(const invocation&) = delete;
+    invocation& operator=(const invocation&) = delete;
+
+    /// Which of the provider's methods, by its place among them.
+    std::uint32_t method_index() const noexcept { return job_.method; }
+    std::uint64_t object() const noexcept { return object_; }
+    lane_id lane() const noexcept { return lane_; }
+    bool redact() const noexcept { return (job_.flags & flag_redact) != 0; }
+    std::uint32_t argument_count() const noexcept { return job_.arguments; }
+    /// Argument `at` as it was given. In order each one is a step; going back starts anew.
+    argument argument_at(std::uint32_t at) noexcept {
+        seek(at);
+        return argument(place_);
+    }
+    /// Its value; of a promise, what it was resolved with. Null if it is a capability, or `at` is
+    /// past the last argument.
+    value value_at(std::uint32_t at) noexcept;
+    bytes payload() const noexcept { return payload_; }
+
+    /// Where the result goes: one value. Without one it is null.
+    writer& reply() noexcept {
+        if (!replied_) {
+            replied_ = true;
+            reply_.begin_arguments();
+        }
+        return reply_;
+    }
+    /// The call has failed. `code` is the provider's own and is kept as text, at most 255 bytes.
+    void reject(std::string_view code) noexcept {
+        failure_ = code.substr(0, 255);
+        failed_ = true;
+    }
+    /// The result comes later, by `kernel::resolve` or `kernel::reject` of this promise, from
+    /// outside of `invoke`.
+    promise_id later() noexcept {
+        late_ = true;
+        return promise_;
+    }
+    kernel& owner() noexcept { return owner_; }
+
+private:
+    friend class kernel;
+    invocation(kernel& owner, const detail::promise_entry& job, promise_id promise, lane_id lane,
+               std::uint64_t object, bytes held, writer& reply) noexcept
+        : owner_(owner), job_(job), promise_(promise), lane_(lane), object_(object),
+          payload_(held.last(job.payload_bytes)), first_(held.data()), place_(held.data()),
+          edge_(job.first_edge), reply_(reply) {}
+
+    void seek(std::uint32_t at) noexcept;
+
+    kernel& owner_;
+    const detail::promise_entry& job_;
+    promise_id promise_;
+    lane_id lane_;
+    std::uint64_t object_;
+    bytes payload_;
+    const std::byte* first_;
+    const std::byte* place_;
+    std::uint32_t at_ = 0;
+    std::uint32_t edge_;
+    writer& reply_;
+    std::string_view failure_{};
+    bool replied_ = false;
+    bool failed_ = false;
+    bool late_ = false;
+};
+
+namespace detail {
+
+/// `methods`, an array of rpc::method, and what is called of a provider.
+template <class P>
+concept provider_type = requires(P& of, invocation& call) {
+    { std::span<const method>(P::methods) } noexcept;
+    { of.invoke(call) } noexcept;
+};
+template <class P>
+concept hears_drops = requires(P& of, std::uint64_t object) {
+    { of.on_dropped(object) } noexcept;
+};
+
+}  // namespace detail
+
+/// The tables, and all that is done with them. One thread; one a thread needs no lock.
+class kernel {
+public:
+    /// `memory` is all zero and `bytes_needed(sizes)` large, at any address. `secret` is random:
+    /// whoever knows it can forge capabilities. If the memory is too small or a size is out of
+    /// range, `why` says so and every table is empty.
+    kernel(std::span<std::byte> memory, const rpc_limits& sizes,
+           const std::uint64_t (&secret)[2]) noexcept
+        : layout_(wrong_field(sizes) == nullptr && memory.size() >= rpc::bytes_needed(sizes)
+                      ? detail::kernel_layout::of(sizes)
+                      : detail::kernel_layout{}),
+          memory_(aligned(memory.data())),
+          reply_({memory_ + layout_.scratch, layout_.scratch_bytes}) {
+        secret_[0] = secret[0];
+        secret_[1] = secret[1];
+        if (layout_.total == 0) {
+            why_ = wrong_field(sizes) != nullptr ? error::limits_invalid : error::memory_too_small;
+            return;
+        }
+        sizes_ = sizes;
+        attach();
+    }
+    kernel(const kernel&) = delete;
+    kernel& operator=(const kernel&) = delete;
+
+    /// error::none, limits_invalid (`wrong_field` names the field) or memory_too_small.
+    error why() const noexcept { return why_; }
+    /// The time that events are recorded with, in whatever unit.
+    void set_tick(std::uint64_t tick) noexcept { log_.set_tick(tick); }
+
+    // ---- providers
+
+    /// `object` stays where it is until the provider is removed. `methods` is a static array of the
+    /// class. invalid_argument: no method or more than 64; budget_exceeded: the table is full.
+    template <detail::provider_type P>
+    answer<provider_id> add_provider(std::string_view name, P& object) noexcept {
+        void (*drop)(void*, std::uint64_t) noexcept = nullptr;
+        if constexpr (detail::hears_drops<P>) {
+            drop = [](void* of, std::uint64_t which) noexcept {
+                static_cast<P*>(of)->on_dropped(which);
+            };
+        }
+        return add_provider(name, std::span<const method>(P::methods), &object,
+                            [](void* of, void* call) noexcept {
+                                static_cast<P*>(of)->invoke(*static_cast<invocation*>(call));
+                            },
+                            drop);
+    }
+    /// Its capabilities count as revoked from now on, calls that are queued end so, and nothing of
+    /// it is called again. invalid_argument: there is none.
+    answer<void> remove_provider(provider_id which) noexcept;
+    /// What a batch of it takes: calls whose capability or lane does not allow as much end with
+    /// rpc/timeout, without being made. The kernel has no clock of its own.
+    answer<void> set_latency(provider_id which, std::uint64_t ms_a_batch) noexcept;
+
+    // ---- capabilities
+
+    /// A new capability for an object of a provider, held once. invalid_argument: no such provider,
+    /// no methods, a path with an empty component; method_not_granted: a method it does not have;
+    /// budget_exceeded: a field of the budget is 0, or a table is full.
+    answer<capability> mint(provider_id of, std::uint64_t object, const grant& what) noexcept;
+    /// A narrower one of the same object, held once; `what` is all it grants. Its calls are charged
+    /// to all above it as well. unknown_capability, revoked; escalation: wider in anything.
+    answer<capability> attenuate(capability parent, const grant& what) noexcept;
+    /// Ends it and all that were attenuated from it, at once: queued calls too. In the order of
+    /// their making, without recursion. unknown_capability.
+    answer<void> revoke(capability which) noexcept;
+    /// One more, or one less, who holds it. With the last its provider hears of it (`on_dropped`),
+    /// and its name names nothing any more; those attenuated from it live on.
+    answer<void> retain(capability which) noexcept;
+    answer<void> release(capability which) noexcept;
+    /// What may leave the process. All zero if it is unknown.
+    capability_id id_of(capability which) const noexcept;
+    /// Who has this id: no reference, nothing granted. unknown_capability: forged, of another
+    /// kernel, or gone.
+    answer<capability> import(const capability_id& id) const noexcept;
+
+    // ---- lanes
+
+    /// A queue of calls with a budget of its own, of which at most `calls_max` may be pending at
+    /// once. budget_exceeded: a zero, or the table is full.
+    answer<lane_id> open_lane(const budget& spend = {}, std::uint32_t calls_max = 1024) noexcept;
+    /// A smaller budget. escalation: not smaller in everything; budget_exceeded: a zero.
+    answer<void> narrow_lane(lane_id which, const budget& spend) noexcept;
+    /// Refuses calls from now on; those that are pending go on. unknown_lane.
+    answer<void> close_lane(lane_id which) noexcept;
+    std::uint32_t pending_of(lane_id which) const noexcept;
+
+    // ---- calls
+
+    /// Checks in this order, the first that fails is the code: unknown_lane; unknown_capability;
+    /// unknown_promise, promise_cancelled (an argument); revoked; method_not_granted; read_only;
+    /// path_not_granted; tool_policy; budget_exceeded of the capability and all above it, then of
+    /// the lane; then that every table has room. A refusal writes an event and nothing else. What
+    /// is given is copied.
+    answer<promise_id> call(lane_id lane, capability target, std::string_view method,
+                            const call_arguments& with = {}) noexcept;
+    /// Runs what is ready, batch by batch, until nothing is or `jobs_max` were run; how many were.
+    /// 0 inside of `invoke`.
+    std::uint32_t dispatch(std::uint32_t jobs_max = 0xFFFFFFFF) noexcept;
+
+    // ---- promises
+
+    /// A promise that somebody outside will settle. unknown_lane; budget_exceeded: the table is
+    /// full.
+    answer<promise_id> open_promise(lane_id lane) noexcept;
+    /// Settles one that is open, or whose provider said `later`, with the one value that `with` is.
+    /// unknown_promise; promise_already_resolved; budget_exceeded: too large, and then the promise
+    /// is rejected so.
+    answer<void> resolve(promise_id which, const value& with) noexcept;
+    /// It is settled as `other` is, once that is. pipelined_cycle: `other` waits for it.
+    answer<void> follow(promise_id which, promise_id other) noexcept;
+    answer<void> reject(promise_id which, rpc_code code, std::string_view text = {}) noexcept;
+    /// Only while it is pending, else promise_already_resolved. A call that was not yet made is
+    /// not made.
+    answer<void> cancel(promise_id which) noexcept;
+    /// What it holds; `state` is pending while it does not. unknown_promise.
+    answer<settled> look(promise_id which) const noexcept;
+    /// Dispatches until it is settled. unresolvable_promise: nothing that is left to do can.
+    answer<settled> await(promise_id which) noexcept;
+    /// Frees a settled promise that nobody needs as an argument. unknown_promise.
+    answer<void> forget(promise_id which) noexcept;
+
+    // ---- channels
+
+    /// Two queues of messages, one each way that `direction` has, of at most `messages_max` each.
+    /// invalid_argument: 0 or more than 4,096; budget_exceeded: the table is full.
+    answer<channel_id> open_channel(channel_direction direction,
+                                    std::uint32_t messages_max = 4096) noexcept;
+    /// Arguments without promises, copied. `from` is who sends. unknown_channel; invalid_argument:
+    /// not that way, or a promise; budget_exceeded: full. The sequence number, from 1.
+    answer<std::uint64_t> send(channel_id to, channel_end from,
+                               const argument_list& what) noexcept;
+    /// The oldest message for `to`. invalid_argument: not that way; unresolvable_promise: none is
+    /// there.
+    answer<message> receive(channel_id from, channel_end to) noexcept;
+    /// Drops what waits in it.
+    answer<void> close_channel(channel_id which) noexcept;
+
+    // ---- what is seen
+
+    const event_log& log() const noexcept { return log_; }
+    /// Batches in all: each is what a round trip to its provider would be.
+    std::uint64_t round_trips() const noexcept {
+        return log_.count(event_kind::batch_dispatched);
+    }
+    pool_stats providers() const noexcept { return provider_slots_.stats("rpc providers"); }
+    pool_stats capabilities() const noexcept { return capability_slots_.stats("rpc capabilities"); }
+    pool_stats lanes() const noexcept { return lane_slots_.stats("rpc lanes"); }
+    pool_stats channels() const noexcept { return channel_slots_.stats("rpc channels"); }
+    pool_stats messages() const noexcept { return message_slots_.stats("rpc messages"); }
+    pool_stats promises() const noexcept { return promise_slots_.stats("rpc promises"); }
+    pool_stats edges() const noexcept { return edge_slots_.stats("rpc edges"); }
+    std::uint32_t piece_class_count() const noexcept { return store_.class_count(); }
+    pool_stats pieces(std::uint32_t size) const noexcept { return store_.stats(size); }
+
+private:
+    friend class invocation;
+
+    using capability_state = detail::capability_state;
+    using promise_kind = detail::promise_kind;
+
+    static std::byte* aligned(std::byte* at) noexcept {
+        return at + (64 - reinterpret_cast<std::uintptr_t>(at) % 64) % 64;
+    }
+    template <class Entry>
+    Entry* attach(slab& of, std::size_t at, std::uint32_t count) noexcept {
+        of.attach(memory_ + at, sizeof(Entry), count);
+        return reinterpret_cast<Entry*>(memory_ + at);
+    }
+    void attach() noexcept;
+
+    template <class Entry>
+    static std::uint64_t name_of(const Entry* entries, std::uint32_t index) noexcept {
+        return std::uint64_t{entries[index].slot.generation} << 32 | index;
+    }
+    static std::uint32_t find(const slab& of, std::uint64_t bits) noexcept {
+        const auto index = static_cast<std::uint32_t>(bits);
+        return of.live(index, static_cast<std::uint32_t>(bits >> 32)) ? index : none_index;
+    }
+    /// A slot of which nothing but the generation is left of its last user.
+    template <class Entry>
+    static std::uint32_t take(slab& of, Entry* entries) noexcept {
+        const std::uint32_t index = of.take();
+        if (index != none_index) {
+            const slot_header kept = entries[index].slot;
+            entries[index] = Entry{};
+            entries[index].slot = kept;
+        }
+        return index;
+    }
+    static bool has_room(const slab& of, std::uint32_t count = 1) noexcept {
+        return of.capacity() - of.in_use() >= count;
+    }
+
+    // ---- providers
+
+    answer<provider_id> add_provider(std::string_view name, std::span<const method> methods,
+                                     void* object, void (*invoke)(void*, void*) noexcept,
+                                     void (*drop)(void*, std::uint64_t) noexcept) noexcept;
+    std::span<const method> methods_of(const detail::provider_entry& of) const noexcept {
+        return {static_cast<const method*>(of.methods), of.methods_count};
+    }
+    void free_provider_if_done(std::uint32_t index) noexcept;
+
+    // ---- capabilities
+
+    struct named_methods {
+        std::uint64_t bits = 0;
+        bool all_known = true;
+    };
+    named_methods bits_of(std::uint32_t provider, std::span<const std::string_view> names)
+        const noexcept;
+    answer<capability> make(std::uint32_t provider, std::uint64_t object, std::uint32_t parent,
+                            std::uint64_t methods, const grant& what) noexcept;
+    bool keep_texts(detail::capability_entry& of, const grant& what) noexcept;
+    bytes texts_of(const detail::capability_entry& of) const noexcept {
+        return of.texts != 0 ? bytes{store_.data(of.texts - 1), of.texts_bytes} : bytes{};
+    }
+    std::string_view path_of(const detail::capability_entry& of) const noexcept {
+        return detail::read_text(texts_of(of).data());
+    }
+    bool wider(const detail::capability_entry& parent, const grant& what) const noexcept;
+    bool tools_wider(const detail::capability_entry& parent, const tool_policy* tools)
+        const noexcept;
+    /// Its index if it is held; revoked ones are.
+    std::uint32_t held(capability which) const noexcept {
+        const std::uint32_t index = find(capability_slots_, which.bits);
+        return index != none_index && capabilities_[index].handles != 0 ? index : none_index;
+    }
+    bool is_revoked(const detail::capability_entry& of) const noexcept {
+        return of.state == capability_state::revoked || providers_[of.provider].is_gone;
+    }
+    void free_capability_if_done(std::uint32_t index) noexcept;
+    void unlink_child(const detail::capability_entry& child) noexcept;
+    bool affords(const detail::capability_entry& of, std::uint64_t calls, const weight& more)
+        const noexcept;
+    void charge(detail::capability_entry& of, std::uint64_t calls, const weight& more) noexcept;
+
+    // ---- calls
+
+    struct checked_call {
+        std::uint32_t lane = none_index;
+        std::uint32_t capability = none_index;
+        std::uint32_t method = none_index;
+        std::uint32_t promises = 0;
+        std::uint32_t argument_bytes = 0;
+        weight load;                          // arguments and payload
+        rpc_code promise_wrong = rpc_code::other;
+        bool path_outside = false;
+    };
+    /// What the walk over the arguments looks for.
+    struct argument_watch {
+        const kernel& of;
+        const call_arguments& with;
+        checked_call& out;
+        std::string_view scope;
+        bool has_scope;
+
+        void path(std::string_view text) const noexcept {
+            out.path_outside |= has_scope && !path_inside(scope, text);
+        }
+        void promise(std::uint64_t number) const noexcept;
+    };
+    std::uint32_t promise_index(const call_arguments& with, std::uint64_t number) const noexcept {
+        return find(promise_slots_, with.promise_of != nullptr
+                                        ? with.promise_of(with.context, number).bits
+                                        : number);
+    }
+    std::uint32_t method_named(std::uint32_t provider, std::string_view name) const noexcept;
+    answer<void> check(lane_id lane, capability target, std::string_view method,
+                       const call_arguments& with, checked_call& out) const noexcept;
+    answer<void> check_grants(const detail::capability_entry& target, std::string_view name,
+                              const call_arguments& with, checked_call& out) const noexcept;
+    answer<void> check_tools(const detail::capability_entry& target, const method& asked,
+                             const call_arguments& with, const weight& load) const noexcept;
+    answer<void> check_room(const checked_call& what) const noexcept;
+    std::uint32_t queue(const checked_call& what, std::uint32_t piece,
+                        const call_arguments& with) noexcept;
+    void need(std::uint32_t job, std::uint32_t needed, std::uint32_t& last) noexcept;
+    void drop_edges(detail::promise_entry& of) noexcept;
+    void free_edge(std::uint32_t at) noexcept;
+
+    // ---- dispatch
+
+    void make_ready(std::uint32_t job) noexcept;
+    void push_to_lane(std::uint32_t job) noexcept;
+    void push_to_provider(std::uint32_t job) noexcept;
+    template <class Entry>
+    static void push_busy(Entry* entries, std::uint32_t index, std::uint32_t& first,
+                          std::uint32_t& last) noexcept;
+    template <class Entry>
+    static std::uint32_t pop_busy(Entry* entries, std::uint32_t& first,
+                                  std::uint32_t& last) noexcept;
+    std::uint32_t pop_job(std::uint32_t& first, std::uint32_t& last) noexcept;
+    void credit_lanes(std::uint32_t jobs_max) noexcept;
+    std::uint32_t run_batch(std::uint32_t index, std::uint32_t jobs_max) noexcept;
+    void run(std::uint32_t job) noexcept;
+    answer<void> check_again(const detail::promise_entry& of, bytes& text) noexcept;
+    answer<void> substitute(const detail::promise_entry& of, bytes& text) noexcept;
+    void finish(std::uint32_t job, const invocation& made) noexcept;
+
+    // ---- settling
+
+    promise_state state_of(std::uint32_t index) const noexcept {
+        return static_cast<promise_state>(promises_[index].state);
+    }
+    bytes kept_bytes(const detail::promise_entry& of) const noexcept {
+        return of.piece != 0 ? bytes{store_.data(of.piece - 1), of.bytes_count} : bytes{};
+    }
+    /// What a promise was resolved with: its piece is an argument, a value behind its kind.
+    value value_of(std::uint32_t index) const noexcept {
+        NETIO_ASSERT(state_of(index) == promise_state::resolved);
+        return value(store_.data(promises_[index].piece - 1) + 1);
+    }
+    answer<void> may_settle(promise_id which, std::uint32_t& index) const noexcept;
+    bool settle_result(std::uint32_t index, const value& with) noexcept;
+    void settle_rejected(std::uint32_t index, rpc_code code, bytes text) noexcept;
+    void settle(std::uint32_t index, promise_state state) noexcept;
+    void settle_followers() noexcept;
+    void end_job(std::uint32_t index, bool was_made) noexcept;
+    void end_cancelled(std::uint32_t job) noexcept;
+    bool reaches(std::uint32_t from, std::uint32_t to) noexcept;
+    void keep_if_settled(std::uint32_t index) noexcept;
+    void unkeep(detail::promise_entry& of) noexcept;
+    void free_promise(std::uint32_t index) noexcept;
+    void trim() noexcept;
+
+    void give_piece(std::uint32_t& link, std::uint32_t bytes_count) noexcept {
+        if (link != 0) {
+            store_.give(link - 1, bytes_count);
+            link = 0;
+        }
+    }
+    static std::uint32_t link_of(std::uint32_t index) noexcept {
+        return index != none_index ? index + 1 : 0;
+    }
+    void free_lane_if_done(std::uint32_t index) noexcept {
+        if (lanes_[index].is_closed && lanes_[index].pending == 0) {
+            lane_slots_.give(index);
+        }
+    }
+    static bool goes(const detail::channel_entry& of, channel_end from) noexcept;
+    void free_message(std::uint32_t at) noexcept;
+    void drop_delivered() noexcept;
+
+    rpc_limits sizes_{};
+    detail::kernel_layout layout_;
+    std::byte* memory_;
+    error why_ = error::none;
+    std::uint64_t secret_[2] = {};
+    std::uint64_t serial_ = 0;       // of capabilities
+    event_log log_;
+    slab provider_slots_, capability_slots_, lane_slots_, channel_slots_, message_slots_;
+    slab promise_slots_, edge_slots_;
+    detail::provider_entry* providers_ = nullptr;
+    detail::capability_entry* capabilities_ = nullptr;
+    detail::lane_entry* lanes_ = nullptr;
+    detail::channel_entry* channels_ = nullptr;
+    detail::message_entry* messages_ = nullptr;
+    detail::promise_entry* promises_ = nullptr;
+    detail::edge_entry* edges_ = nullptr;
+    detail::piece_store store_;
+    writer reply_;
+    std::uint32_t first_lane_ = 0, last_lane_ = 0;            // with ready jobs
+    std::uint32_t first_provider_ = 0, last_provider_ = 0;    // with a queue
+    std::uint32_t first_follower_ = 0;                        // whose promise is settled
+    std::uint32_t first_kept_ = 0, last_kept_ = 0;            // settled, oldest first
+    std::uint32_t kept_count_ = 0;
+    std::uint64_t kept_bytes_ = 0;
+    std::uint64_t batch_ = 0;
+    std::uint64_t search_ = 0;
+    std::uint32_t batch_provider_ = none_index;   // whose batch runs
+    std::uint32_t running_ = none_index;          // the job whose provider is in `invoke`
+    std::uint32_t delivered_ = 0;                 // link: the message handed out last
+};
+
+inline void kernel::attach() noexcept {
+    const detail::kernel_layout& lay = layout_;
+    providers_ = attach<detail::provider_entry>(provider_slots_, lay.providers,
+                                                sizes_.providers_max);
+    capabilities_ = attach<detail::capability_entry>(capability_slots_, lay.capabilities,
+                                                     sizes_.capabilities_max);
+    lanes_ = attach<detail::lane_entry>(lane_slots_, lay.lanes, sizes_.lanes_max);
+    channels_ = attach<detail::channel_entry>(channel_slots_, lay.channels, sizes_.channels_max);
+    messages_ = attach<detail::message_entry>(message_slots_, lay.messages, sizes_.messages_max);
+    promises_ = attach<detail::promise_entry>(promise_slots_, lay.promises, sizes_.promises_max);
+    edges_ = attach<detail::edge_entry>(edge_slots_, lay.edges, sizes_.edges_max);
+    log_.attach(reinterpret_cast<event_record*>(memory_ + lay.events), sizes_.events_max);
+    store_.attach(memory_ + lay.pieces, detail::classes_of(sizes_));
+}
+
+// ---- providers
+
+inline answer<provider_id> kernel::add_provider(
+    std::string_view name, std::span<const method> methods, void* object,
+    void (*invoke)(void*, void*) noexcept, void (*drop)(void*, std::uint64_t) noexcept) noexcept {
+    if (methods.empty() || methods.size() > provider_methods_max) {
+        return rpc_code::invalid_argument;
+    }
+    const std::uint32_t index = take(provider_slots_, providers_);
+    if (index == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    detail::provider_entry& made = providers_[index];
+    made.name = name;
+    made.methods = methods.data();
+    made.methods_count = static_cast<std::uint32_t>(methods.size());
+    made.object = object;
+    made.invoke = invoke;
+    made.drop = drop;
+    return provider_id{name_of(providers_, index)};
+}
+
+inline answer<void> kernel::remove_provider(provider_id which) noexcept {
+    const std::uint32_t index = find(provider_slots_, which.bits);
+    if (index == none_index || providers_[index].is_gone) {
+        return rpc_code::invalid_argument;
+    }
+    providers_[index].is_gone = true;
+    free_provider_if_done(index);
+    return {};
+}
+
+/// Queued calls hold their capability, and that its provider: so none is queued here then.
+inline void kernel::free_provider_if_done(std::uint32_t index) noexcept {
+    if (providers_[index].is_gone && providers_[index].capabilities == 0) {
+        NETIO_ASSERT(providers_[index].first_job == 0);
+        provider_slots_.give(index);
+    }
+}
+
+inline answer<void> kernel::set_latency(provider_id which, std::uint64_t ms_a_batch) noexcept {
+    const std::uint32_t index = find(provider_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::invalid_argument;
+    }
+    providers_[index].latency_ms = ms_a_batch;
+    return {};
+}
+
+inline std::uint32_t kernel::method_named(std::uint32_t provider,
+                                          std::string_view name) const noexcept {
+    const std::span<const method> all = methods_of(providers_[provider]);
+    for (std::uint32_t at = 0; at < all.size(); ++at) {
+        if (all[at].name == name) {
+            return at;
+        }
+    }
+    return none_index;
+}
+
+// ---- capabilities
+
+inline kernel::named_methods kernel::bits_of(
+    std::uint32_t provider, std::span<const std::string_view> names) const noexcept {
+    named_methods out;
+    for (const std::string_view name : names) {
+        const std::uint32_t at = method_named(provider, name);
+        if (at == none_index) {
+            out.all_known = false;
+        } else {
+            out.bits |= std::uint64_t{1} << at;
+        }
+    }
+    return out;
+}
+
+inline answer<capability> kernel::mint(provider_id of, std::uint64_t object,
+                                       const grant& what) noexcept {
+    const std::uint32_t provider = find(provider_slots_, of.bits);
+    if (provider == none_index || providers_[provider].is_gone || what.methods.empty() ||
+        (what.has_path && !path_valid(what.path))) {
+        return rpc_code::invalid_argument;
+    }
+    const named_methods methods = bits_of(provider, what.methods);
+    if (!methods.all_known) {
+        return rpc_code::method_not_granted;
+    }
+    return make(provider, object, none_index, methods.bits, what);
+}
+
+inline answer<capability> kernel::attenuate(capability parent, const grant& what) noexcept {
+    const std::uint32_t above = held(parent);
+    if (above == none_index) {
+        return rpc_code::unknown_capability;
+    }
+    const detail::capability_entry& wide = capabilities_[above];
+    if (is_revoked(wide)) {
+        return rpc_code::revoked;
+    }
+    if (what.methods.empty() || (what.has_path && !path_valid(what.path))) {
+        return rpc_code::invalid_argument;
+    }
+    const named_methods methods = bits_of(wide.provider, what.methods);
+    if (!methods.all_known || (methods.bits & ~wide.methods) != 0 || wider(wide, what)) {
+        return rpc_code::escalation;
+    }
+    if (wide.depth == sizes_.attenuations_max) {
+        return rpc_code::budget_exceeded;
+    }
+    return make(wide.provider, wide.object, above, methods.bits, what);
+}
+
+inline bool kernel::wider(const detail::capability_entry& parent,
+                          const grant& what) const noexcept {
+    if ((parent.read_only && !what.read_only) || (parent.redact && !what.redact) ||
+        !within(what.spend, parent.spent.most)) {
+        return true;
+    }
+    if (parent.has_path && (!what.has_path || !path_inside(path_of(parent), what.path))) {
+        return true;
+    }
+    return parent.has_tools && tools_wider(parent, what.tools);
+}
+
+namespace detail {
+
+/// What is kept of a tool policy, and of a path before it: each text behind its u32 size.
+struct kept_tools {
+    std::uint64_t argument_bytes_max = 0;
+    bool allow_process = false;
+    text_list names{};
+
+    static kept_tools of(bytes texts, bool has_path) noexcept {
+        const std::byte* at = has_path ? after_text(texts.data()) : texts.data();
+        return {load_little<std::uint64_t>(at), at[8] != std::byte{0},
+                text_list(at + 13, load_little<std::uint32_t>(at + 9))};
+    }
+    bool allows(std::string_view name) const noexcept {
+        for (const std::string_view one : names) {
+            if (one == name) {
+                return true;
+            }
+        }
+        return false;
+    }
+};
+
+inline std::byte* put_text(std::byte* to, std::string_view text) noexcept {
+    store_little(to, static_cast<std::uint32_t>(text.size()));
+    copy_piece(to + 4, as_bytes(text));
+    return to + 4 + text.size();
+}
+
+}  // namespace detail
+
+inline bool kernel::tools_wider(const detail::capability_entry& parent,
+                                const tool_policy* tools) const noexcept {
+    const auto wide = detail::kept_tools::of(texts_of(parent), parent.has_path);
+    if (tools == nullptr || tools->argument_bytes_max > wide.argument_bytes_max ||
+        (tools->allow_process && !wide.allow_process)) {
+        return true;
+    }
+    for (const std::string_view name : tools->names) {
+        if (!wide.allows(name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/// False: no piece is large enough and free.
+inline bool kernel::keep_texts(detail::capability_entry& of, const grant& what) noexcept {
+    std::size_t size = what.has_path ? 4 + what.path.size() : 0;
+    if (what.tools != nullptr) {
+        size += 13;
+        for (const std::string_view name : what.tools->names) {
+            size += 4 + name.size();
+        }
+    }
+    if (size == 0) {
+        return true;
+    }
+    const std::uint32_t piece = store_.take(size);
+    if (piece == none_index) {
+        return false;
+    }
+    of.texts = piece + 1;
+    of.texts_bytes = static_cast<std::uint32_t>(size);
+    std::byte* to = store_.data(piece);
+    if (what.has_path) {
+        to = detail::put_text(to, what.path);
+    }
+    if (what.tools != nullptr) {
+        detail::store_little(to, what.tools->argument_bytes_max);
+        to[8] = std::byte{what.tools->allow_process ? std::uint8_t{1} : std::uint8_t{0}};
+        detail::store_little(to + 9, static_cast<std::uint32_t>(what.tools->names.size()));
+        to += 13;
+        for (const std::string_view name : what.tools->names) {
+            to = detail::put_text(to, name);
+        }
+    }
+    return true;
+}
+
+/// What was checked becomes an entry, below its parent if it has one.
+inline answer<capability> kernel::make(std::uint32_t provider, std::uint64_t object,
+                                       std::uint32_t parent, std::uint64_t methods,
+                                       const grant& what) noexcept {
+    if (!what.spend.valid()) {
+        return rpc_code::budget_exceeded;
+    }
+    const std::uint32_t index = take(capability_slots_, capabilities_);
+    if (index == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    detail::capability_entry& made = capabilities_[index];
+    if (!keep_texts(made, what)) {
+        capability_slots_.give(index);
+        return rpc_code::budget_exceeded;
+    }
+    const std::uint64_t name = name_of(capabilities_, index);
+    std::uint64_t above = 0;
+    if (parent != none_index) {
+        detail::capability_entry& top = capabilities_[parent];
+        above = top.tag;
+        made.parent = parent + 1;
+        made.depth = static_cast<std::uint8_t>(top.depth + 1);
+        made.next_sibling = top.first_child;
+        if (top.first_child != 0) {
+            capabilities_[top.first_child - 1].previous_sibling = index + 1;
+        }
+        top.first_child = index + 1;
+    }
+    made.tag = netio::detail::sip_hash<2, 4>({name, ++serial_, above, std::uint64_t{32} << 56},
+                                             secret_);
+    made.object = object;
+    made.methods = methods;
+    made.spent.most = what.spend;
+    made.handles = 1;
+    made.provider = provider;
+    made.state = capability_state::live;
+    made.read_only = what.read_only;
+    made.redact = what.redact;
+    made.has_path = what.has_path;
+    made.has_tools = what.tools != nullptr;
+    ++providers_[provider].capabilities;
+    log_.record(event_kind::capability_minted, name, name_of(providers_, provider));
+    return capability{name};
+}
+
+inline answer<void> kernel::revoke(capability which) noexcept {
+    const std::uint32_t top = held(which);
+    if (top == none_index) {
+        return rpc_code::unknown_capability;
+    }
+    std::uint32_t at = top;
+    for (;;) {
+        detail::capability_entry& one = capabilities_[at];
+        if (one.state == capability_state::live) {
+            one.state = capability_state::revoked;
+            log_.record(event_kind::capability_revoked, name_of(capabilities_, at),
+                        name_of(providers_, one.provider));
+        }
+        if (one.first_child != 0) {
+            at = one.first_child - 1;
+            continue;
+        }
+        while (at != top && capabilities_[at].next_sibling == 0) {
+            at = capabilities_[at].parent - 1;
+        }
+        if (at == top) {
+            return {};
+        }
+        at = capabilities_[at].next_sibling - 1;
+    }
+}
+
+inline answer<void> kernel::retain(capability which) noexcept {
+    const std::uint32_t index = held(which);
+    if (index == none_index) {
+        return rpc_code::unknown_capability;
+    }
+    if (capabilities_[index].handles == 0xFFFFFFFF) {
+        return rpc_code::budget_exceeded;
+    }
+    log_.record(event_kind::capability_retained, which.bits, ++capabilities_[index].handles);
+    return {};
+}
+
+inline answer<void> kernel::release(capability which) noexcept {
+    const std::uint32_t index = held(which);
+    if (index == none_index) {
+        return rpc_code::unknown_capability;
+    }
+    detail::capability_entry& one = capabilities_[index];
+    log_.record(event_kind::capability_released, which.bits, --one.handles);
+    if (one.handles != 0) {
+        return {};
+    }
+    const std::uint64_t object = one.object;
+    log_.record(event_kind::capability_dropped, which.bits, object);
+    const detail::provider_entry& its = providers_[one.provider];
+    const auto drop = its.is_gone ? nullptr : its.drop;
+    void* const provider = its.object;
+    free_capability_if_done(index);
+    if (drop != nullptr) {  // last: it may call anything here
+        drop(provider, object);
+    }
+    return {};
+}
+
+/// One that nobody holds, no call needs and nothing was attenuated from; and then those above it.
+inline void kernel::free_capability_if_done(std::uint32_t index) noexcept {
+    for (;;) {
+        detail::capability_entry& one = capabilities_[index];
+        if (one.handles != 0 || one.jobs != 0 || one.first_child != 0) {
+            return;
+        }
+        const std::uint32_t parent = one.parent;
+        unlink_child(one);
+        give_piece(one.texts, one.texts_bytes);
+        one.tag = 0;
+        capability_slots_.give(index);
+        --providers_[one.provider].capabilities;
+        free_provider_if_done(one.provider);
+        if (parent == 0) {
+            return;
+        }
+        index = parent - 1;
+    }
+}
+
+inline void kernel::unlink_child(const detail::capability_entry& child) noexcept {
+    if (child.next_sibling != 0) {
+        capabilities_[child.next_sibling - 1].previous_sibling = child.previous_sibling;
+    }
+    if (child.previous_sibling != 0) {
+        capabilities_[child.previous_sibling - 1].next_sibling = child.next_sibling;
+    } else if (child.parent != 0) {
+        capabilities_[child.parent - 1].first_child = child.next_sibling;
+    }
+}
+
+inline capability_id kernel::id_of(capability which) const noexcept {
+    capability_id out{};
+    const std::uint32_t index = held(which);
+    if (index != none_index) {
+        detail::store_little(out.octets, which.bits);
+        detail::store_little(out.octets + 8, capabilities_[index].tag);
+    }
+    return out;
+}
+
+inline answer<capability> kernel::import(const capability_id& id) const noexcept {
+    const capability which{detail::load_little<std::uint64_t>(id.octets)};
+    const std::uint32_t index = held(which);
+    if (index == none_index ||
+        capabilities_[index].tag != detail::load_little<std::uint64_t>(id.octets + 8)) {
+        return rpc_code::unknown_capability;
+    }
+    return which;
+}
+
+/// Of all that a call is charged to: the capability and those above it.
+inline bool kernel::affords(const detail::capability_entry& of, std::uint64_t calls,
+                            const weight& more) const noexcept {
+    const detail::capability_entry* at = &of;
+    while (at->spent.affords(calls, more)) {
+        if (at->parent == 0) {
+            return true;
+        }
+        at = &capabilities_[at->parent - 1];
+    }
+    return false;
+}
+
+inline void kernel::charge(detail::capability_entry& of, std::uint64_t calls,
+                           const weight& more) noexcept {
+    of.spent.charge(calls, more);
+    for (std::uint32_t link = of.parent; link != 0; link = capabilities_[link - 1].parent) {
+        capabilities_[link - 1].spent.charge(calls, more);
+    }
+}
+
+// ---- lanes
+
+inline answer<lane_id> kernel::open_lane(const budget& spend, std::uint32_t calls_max) noexcept {
+    if (!spend.valid() || calls_max == 0) {
+        return rpc_code::budget_exceeded;
+    }
+    const std::uint32_t index = take(lane_slots_, lanes_);
+    if (index == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    lanes_[index].spent.most = spend;
+    lanes_[index].calls_max = calls_max;
+    const lane_id made{name_of(lanes_, index)};
+    log_.record(event_kind::lane_created, made.bits, calls_max);
+    return made;
+}
+
+inline answer<void> kernel::narrow_lane(lane_id which, const budget& spend) noexcept {
+    const std::uint32_t index = find(lane_slots_, which.bits);
+    if (index == none_index || lanes_[index].is_closed) {
+        return rpc_code::unknown_lane;
+    }
+    if (!spend.valid()) {
+        return rpc_code::budget_exceeded;
+    }
+    detail::account& spent = lanes_[index].spent;
+    if (!within(spend, spent.most)) {
+        return rpc_code::escalation;
+    }
+    spent.most = spend;
+    // What is spent already is never more than there is to spend.
+    spent.calls = spent.calls < spend.calls_max ? spent.calls : spend.calls_max;
+    spent.bytes = spent.bytes < spend.bytes_max ? spent.bytes : spend.bytes_max;
+    return {};
+}
+
+inline answer<void> kernel::close_lane(lane_id which) noexcept {
+    const std::uint32_t index = find(lane_slots_, which.bits);
+    if (index == none_index || lanes_[index].is_closed) {
+        return rpc_code::unknown_lane;
+    }
+    lanes_[index].is_closed = true;
+    log_.record(event_kind::lane_destroyed, which.bits, lanes_[index].completed);
+    free_lane_if_done(index);
+    return {};
+}
+
+inline std::uint32_t kernel::pending_of(lane_id which) const noexcept {
+    const std::uint32_t index = find(lane_slots_, which.bits);
+    return index != none_index ? lanes_[index].pending : 0;
+}
+
+// ---- calls
+
+inline void kernel::argument_watch::promise(std::uint64_t number) const noexcept {
+    ++out.promises;
+    const std::uint32_t needed = of.promise_index(with, number);
+    if (out.promise_wrong != rpc_code::other) {
+        return;
+    }
+    if (needed == none_index) {
+        out.promise_wrong = rpc_code::unknown_promise;
+    } else if (of.state_of(needed) == promise_state::cancelled) {
+        out.promise_wrong = rpc_code::promise_cancelled;
+    }
+}
+
+/// Everything that may refuse a call, in the order that `call` promises. Changes nothing.
+inline answer<void> kernel::check(lane_id lane, capability target, std::string_view method,
+                                  const call_arguments& with, checked_call& out) const noexcept {
+    out.lane = find(lane_slots_, lane.bits);
+    if (out.lane == none_index || lanes_[out.lane].is_closed) {
+        return rpc_code::unknown_lane;
+    }
+    out.capability = held(target);
+    if (out.capability == none_index) {
+        return rpc_code::unknown_capability;
+    }
+    const detail::capability_entry& granted = capabilities_[out.capability];
+    argument_watch watch{*this, with, out, granted.has_path ? path_of(granted) : "",
+                         granted.has_path};
+    out.load = weigh(with.arguments, watch);
+    if (out.promise_wrong != rpc_code::other) {
+        return out.promise_wrong;
+    }
+    if (is_revoked(granted)) {
+        return rpc_code::revoked;
+    }
+    out.argument_bytes = static_cast<std::uint32_t>(out.load.bytes);  // 64 MiB at most
+    out.load.bytes += with.payload.size();
+    if (const answer<void> may = check_grants(granted, method, with, out); !may) {
+        return may;
+    }
+    if (!affords(granted, 1, out.load) || !lanes_[out.lane].spent.affords(1, out.load)) {
+        return rpc_code::budget_exceeded;
+    }
+    return check_room(out);
+}
+
+inline answer<void> kernel::check_grants(const detail::capability_entry& target,
+                                         std::string_view name, const call_arguments& with,
+                                         checked_call& out) const noexcept {
+    out.method = method_named(target.provider, name);
+    if (out.method == none_index || (target.methods >> out.method & 1) == 0) {
+        return rpc_code::method_not_granted;
+    }
+    const method& asked = methods_of(providers_[target.provider])[out.method];
+    if (asked.mutating && (target.read_only || (with.flags & flag_read_only) != 0)) {
+        return rpc_code::read_only;
+    }
+    if (out.path_outside) {
+        return rpc_code::path_not_granted;
+    }
+    return target.has_tools ? check_tools(target, asked, with, out.load) : answer<void>{};
+}
+
+inline answer<void> kernel::check_tools(const detail::capability_entry& target,
+                                        const method& asked, const call_arguments& with,
+                                        const weight& load) const noexcept {
+    const auto tools = detail::kept_tools::of(texts_of(target), target.has_path);
+    const value named =
+        with.arguments.empty() ? value() : with.arguments.front().as_value();
+    if (!named.is(value_tag::text) || !tools.allows(named.as_text()) ||
+        load.bytes > tools.argument_bytes_max ||
+        (asked.starts_process && !tools.allow_process)) {
+        return rpc_code::tool_policy;
+    }
+    return {};
+}
+
+inline answer<void> kernel::check_room(const checked_call& what) const noexcept {
+    const bool room = lanes_[what.lane].pending < lanes_[what.lane].calls_max &&
+                      has_room(promise_slots_) && has_room(edge_slots_, what.promises) &&
+                      what.load.bytes <= store_.bytes_max();
+    return room ? answer<void>{} : answer<void>{rpc_code::budget_exceeded};
+}
+
+inline answer<promise_id> kernel::call(lane_id lane, capability target, std::string_view method,
+                                       const call_arguments& with) noexcept {
+    checked_call what;
+    answer<void> may = check(lane, target, method, with, what);
+    std::uint32_t piece = none_index;
+    if (may && what.load.bytes != 0) {
+        piece = store_.take(static_cast<std::size_t>(what.load.bytes));
+        may = piece != none_index ? may : answer<void>{rpc_code::budget_exceeded};
+    }
+    if (NETIO_UNLIKELY(!may)) {
+        log_.record(event_kind::call_refused, lane.bits, 0,
+                    static_cast<std::uint32_t>(target.bits),
+                    static_cast<std::uint16_t>(may.why));
+        return may.why;
+    }
+    const std::uint32_t job = queue(what, piece, with);
+    const promise_id made{name_of(promises_, job)};
+    log_.record(event_kind::call_queued, made.bits, lane.bits,
+                static_cast<std::uint32_t>(target.bits));
+    if (promises_[job].unresolved == 0) {
+        push_to_lane(job);
+    }
+    return made;
+}
+
+/// Charges a call that nothing refuses any more, and makes its promise.
+inline std::uint32_t kernel::queue(const checked_call& what, std::uint32_t piece,
+                                   const call_arguments& with) noexcept {
+    detail::capability_entry& target = capabilities_[what.capability];
+    detail::lane_entry& lane = lanes_[what.lane];
+    charge(target, 1, what.load);
+    lane.spent.charge(1, what.load);
+    ++target.jobs;
+    ++lane.pending;
+    const std::uint32_t index = take(promise_slots_, promises_);
+    detail::promise_entry& made = promises_[index];
+    made.lane = what.lane;
+    made.capability = what.capability;
+    made.method = static_cast<std::uint8_t>(what.method);
+    made.flags = static_cast<std::uint16_t>(with.flags | (target.redact ? flag_redact : 0));
+    made.kind = promise_kind::call;
+    made.piece = link_of(piece);
+    made.result = what.load;  // until there is one
+    made.bytes_count = static_cast<std::uint32_t>(what.load.bytes);
+    made.arguments = with.arguments.size();
+    made.payload_bytes = static_cast<std::uint32_t>(with.payload.size());
+    if (piece != none_index) {
+        std::byte* const to = store_.data(piece);
+        if (what.argument_bytes != 0) {
+            detail::copy_piece(to, {with.arguments.data(), what.argument_bytes});
+        }
+        detail::copy_piece(to + what.argument_bytes, with.payload);
+    }
+    if (what.promises != 0) {
+        std::uint32_t last = 0;
+        for (const argument one : with.arguments) {
+            if (one.is(argument_tag::promise)) {
+                need(index, promise_index(with, one.as_promise()), last);
+            }
+        }
+    }
+    return index;
+}
+
+/// `job` needs a promise; `last` is a link to what it needs besides, in the order of arguments.
+inline void kernel::need(std::uint32_t job, std::uint32_t needed, std::uint32_t& last) noexcept {
+    const std::uint32_t at = take(edge_slots_, edges_);
+    NETIO_ASSERT(at != none_index);
+    detail::edge_entry& made = edges_[at];
+    detail::promise_entry& other = promises_[needed];
+    made.needed = needed;
+    made.job = job + 1;
+    (last != 0 ? edges_[last - 1].next_edge : promises_[job].first_edge) = at + 1;
+    last = at + 1;
+    if (other.waiters++ == 0) {
+        unkeep(other);
+    }
+    if (state_of(needed) == promise_state::pending) {
+        made.slot.next = other.first_waiter;
+        other.first_waiter = at + 1;
+        ++promises_[job].unresolved;
+    }
+}
+
+/// The job needs nothing any more. What is still pending has its edge until it is settled.
+inline void kernel::drop_edges(detail::promise_entry& of) noexcept {
+    for (std::uint32_t link = of.first_edge; link != 0;) {
+        detail::edge_entry& edge = edges_[link - 1];
+        const std::uint32_t next = edge.next_edge;
+        if (state_of(edge.needed) == promise_state::pending) {
+            edge.job = 0;
+        } else {
+            free_edge(link - 1);
+        }
+        link = next;
+    }
+    of.first_edge = 0;
+    of.unresolved = 0;
+}
+
+inline void kernel::free_edge(std::uint32_t at) noexcept {
+    const std::uint32_t needed = edges_[at].needed;
+    edge_slots_.give(at);
+    --promises_[needed].waiters;
+    keep_if_settled(needed);
+}
+
+// ---- what providers see
+
+inline void invocation::seek(std::uint32_t at) noexcept {
+    NETIO_ASSERT(at < job_.arguments);
+    if (at < at_) {
+        at_ = 0;
+        place_ = first_;
+        edge_ = job_.first_edge;
+    }
+    for (; at_ < at; ++at_) {
+        if (argument(place_).is(argument_tag::promise)) {
+            edge_ = owner_.edges_[edge_ - 1].next_edge;
+        }
+        place_ = detail::argument_step::after(place_);
+    }
+}
+
+inline value invocation::value_at(std::uint32_t at) noexcept {
+    if (at >= job_.arguments) {
+        return {};
+    }
+    seek(at);
+    const argument one(place_);
+    return one.is(argument_tag::promise) ? owner_.value_of(owner_.edges_[edge_ - 1].needed)
+                                         : one.as_value();
+}
+
+// ---- dispatch
+
+/// A job that just got the last promise it needed may join the batch of its provider that runs.
+inline void kernel::make_ready(std::uint32_t job) noexcept {
+    detail::promise_entry& ready = promises_[job];
+    if (ready.follows) {
+        ready.slot.next = first_follower_;
+        first_follower_ = job + 1;
+    } else if (capabilities_[ready.capability].provider == batch_provider_) {
+        push_to_provider(job);
+    } else {
+        push_to_lane(job);
+    }
+}
+
+inline void kernel::push_to_lane(std::uint32_t job) noexcept {
+    detail::promise_entry& ready = promises_[job];
+    detail::lane_entry& lane = lanes_[ready.lane];
+    ready.is_queued = true;
+    ready.slot.next = 0;
+    (lane.last_ready != 0 ? promises_[lane.last_ready - 1].slot.next : lane.first_ready) = job + 1;
+    lane.last_ready = job + 1;
+    if (!lane.is_busy) {
+        push_busy(lanes_, ready.lane, first_lane_, last_lane_);
+    }
+}
+
+inline void kernel::push_to_provider(std::uint32_t job) noexcept {
+    detail::promise_entry& ready = promises_[job];
+    const std::uint32_t index = capabilities_[ready.capability].provider;
+    detail::provider_entry& provider = providers_[index];
+    ready.is_queued = true;
+    ready.slot.next = 0;
+    (provider.last_job != 0 ? promises_[provider.last_job - 1].slot.next : provider.first_job) =
+        job + 1;
+    provider.last_job = job + 1;
+    if (!provider.is_busy) {
+        push_busy(providers_, index, first_provider_, last_provider_);
+    }
+}
+
+/// At the end of the list of lanes or providers that have something to do.
+template <class Entry>
+void kernel::push_busy(Entry* entries, std::uint32_t index, std::uint32_t& first,
+                       std::uint32_t& last) noexcept {
+    entries[index].is_busy = true;
+    entries[index].next_busy = 0;
+    (last != 0 ? entries[last - 1].next_busy : first) = index + 1;
+    last = index + 1;
+}
+
+template <class Entry>
+std::uint32_t kernel::pop_busy(Entry* entries, std::uint32_t& first,
+                               std::uint32_t& last) noexcept {
+    const std::uint32_t index = first - 1;
+    first = entries[index].next_busy;
+    last = first != 0 ? last : 0;
+    entries[index].is_busy = false;
+    return index;
+}
+
+/// The first job of a queue, out of it.
+inline std::uint32_t kernel::pop_job(std::uint32_t& first, std::uint32_t& last) noexcept {
+    const std::uint32_t job = first - 1;
+    first = promises_[job].slot.next;
+    last = first != 0 ? last : 0;
+    promises_[job].is_queued = false;
+    return job;
+}
+
+/// Each lane in turn gives one ready job to its provider, so that none waits behind another's many;
+/// no more than are to be run, for the same reason.
+inline void kernel::credit_lanes(std::uint32_t jobs_max) noexcept {
+    for (std::uint32_t left = jobs_max; left != 0 && first_lane_ != 0; --left) {
+        const std::uint32_t at = pop_busy(lanes_, first_lane_, last_lane_);
+        detail::lane_entry& lane = lanes_[at];
+        const std::uint32_t job = pop_job(lane.first_ready, lane.last_ready);
+        if (lane.first_ready != 0) {
+            push_busy(lanes_, at, first_lane_, last_lane_);
+        }
+        if (state_of(job) == promise_state::pending) {
+            push_to_provider(job);
+        } else {
+            end_cancelled(job);
+        }
+    }
+}
+
+inline std::uint32_t kernel::dispatch(std::uint32_t jobs_max) noexcept {
+    if (batch_provider_ != none_index) {
+        return 0;
+    }
+    std::uint32_t jobs = 0;
+    while (jobs != jobs_max) {
+        credit_lanes(jobs_max - jobs);
+        if (first_provider_ == 0) {
+            break;
+        }
+        const std::uint32_t provider = pop_busy(providers_, first_provider_, last_provider_);
+        jobs += run_batch(provider, jobs_max - jobs);
+    }
+    trim();
+    return jobs;
+}
+
+inline std::uint32_t kernel::run_batch(std::uint32_t index, std::uint32_t jobs_max) noexcept {
+    detail::provider_entry& provider = providers_[index];
+    const std::uint64_t name = name_of(providers_, index);
+    std::uint32_t jobs = 0;
+    std::uint32_t lanes = 0;
+    provider.is_busy = true;  // what becomes ready meanwhile joins this batch
+    batch_provider_ = index;
+    ++batch_;
+    while (provider.first_job != 0 && jobs != jobs_max) {
+        const std::uint32_t job = pop_job(provider.first_job, provider.last_job);
+        if (state_of(job) != promise_state::pending) {
+            end_cancelled(job);
+            continue;
+        }
+        detail::lane_entry& lane = lanes_[promises_[job].lane];
+        lanes += lane.batch != batch_ ? 1 : 0;
+        lane.batch = batch_;
+        ++jobs;
+        run(job);
+    }
+    batch_provider_ = none_index;
+    provider.is_busy = false;
+    if (provider.first_job != 0) {
+        push_busy(providers_, index, first_provider_, last_provider_);
+    }
+    if (jobs != 0) {
+        log_.record(event_kind::batch_dispatched, name, jobs, lanes);
+    }
+    return jobs;
+}
+
+/// Why a job whose turn has come is not made after all: revoked meanwhile, a promise it needs was
+/// not kept, or what that was resolved with is not allowed, too slow a provider.
+inline answer<void> kernel::check_again(const detail::promise_entry& of, bytes& text) noexcept {
+    const detail::capability_entry& target = capabilities_[of.capability];
+    if (is_revoked(target)) {
+        return rpc_code::revoked;
+    }
+    if (of.first_edge != 0) {
+        if (const answer<void> may = substitute(of, text); !may) {
+            return may;
+        }
+    }
+    const std::uint64_t latency = providers_[target.provider].latency_ms;
+    if (latency > target.spent.most.wall_ms_max ||
+        latency > lanes_[of.lane].spent.most.wall_ms_max) {
+        return rpc_code::timeout;
+    }
+    return {};
+}
+
+/// Holds what promised arguments were resolved with to the rules that the others were held to when
+/// the call was made, and charges it.
+inline answer<void> kernel::substitute(const detail::promise_entry& of, bytes& text) noexcept {
+    detail::capability_entry& target = capabilities_[of.capability];
+    detail::path_watch watch{target.has_path ? path_of(target) : "", false};
+    weight more;
+    for (std::uint32_t link = of.first_edge; link != 0; link = edges_[link - 1].next_edge) {
+        const std::uint32_t needed = edges_[link - 1].needed;
+        const detail::promise_entry& other = promises_[needed];
+        if (state_of(needed) == promise_state::rejected) {
+            text = kept_bytes(other);
+            return static_cast<rpc_code>(other.code);
+        }
+        if (state_of(needed) == promise_state::cancelled) {
+            return rpc_code::promise_cancelled;
+        }
+        more.add(target.has_path ? weigh(value_of(needed), watch) : other.result);
+    }
+    if (watch.outside) {
+        return rpc_code::path_not_granted;
+    }
+    if (target.has_tools &&
+        of.result.bytes + more.bytes > detail::kept_tools::of(texts_of(target), target.has_path)
+                                           .argument_bytes_max) {
+        return rpc_code::tool_policy;
+    }
+    weight all = of.result;
+    all.add(more);
+    all.bytes = more.bytes;  // the others are charged already
+    detail::account& lane = lanes_[of.lane].spent;
+    if (!affords(target, 0, all) || !lane.affords(0, all)) {
+        return rpc_code::budget_exceeded;
+    }
+    charge(target, 0, all);
+    lane.charge(0, all);
+    return {};
+}
+
+inline void kernel::run(std::uint32_t job) noexcept {
+    detail::promise_entry& made = promises_[job];
+    bytes text;
+    if (const answer<void> may = check_again(made, text); NETIO_UNLIKELY(!may)) {
+        settle_rejected(job, may.why, text);
+        settle_followers();
+        return;
+    }
+    const detail::capability_entry& target = capabilities_[made.capability];
+    const detail::provider_entry& provider = providers_[target.provider];
+    invocation one(*this, made, promise_id{name_of(promises_, job)},
+                   lane_id{name_of(lanes_, made.lane)}, target.object, kept_bytes(made),
+                   reply_);
+    running_ = job;
+    provider.invoke(provider.object, &one);
+    running_ = none_index;
+    if (one.late_) {
+        made.is_late = true;
+        return;
+    }
+    finish(job, one);
+    settle_followers();
+}
+
+/// What came of a call.
+inline void kernel::finish(std::uint32_t job, const invocation& made) noexcept {
+    if (made.failed_) {
+        settle_rejected(job, rpc_code::provider, as_bytes(made.failure_));
+        return;
+    }
+    if (!made.replied_) {
+        settle_result(job, value());
+        return;
+    }
+    const argument_list result = reply_.finish_arguments();
+    if (result.size() == 1 && result.front().is(argument_tag::value)) {
+        settle_result(job, result.front().as_value());
+    } else if (reply_.why() == error::full || reply_.why() == error::rpc_limit) {
+        settle_rejected(job, rpc_code::budget_exceeded, {});
+    } else {
+        settle_rejected(job, rpc_code::provider, as_bytes("result is not one value"));
+    }
+}
+
+// ---- settling
+
+/// Resolved with one value, which is charged to whom the call was charged to; false: that is too
+/// much, or has no place, and so it was rejected.
+inline bool kernel::settle_result(std::uint32_t index, const value& with) noexcept {
+    detail::promise_entry& of = promises_[index];
+    detail::sees_nothing nobody;
+    const weight more = weigh(with, nobody);
+    detail::lane_entry& lane = lanes_[of.lane];
+    const bool is_call = of.kind == promise_kind::call;
+    const bool affordable = lane.spent.affords(0, more) &&
+                            (!is_call || affords(capabilities_[of.capability], 0, more));
+    const std::uint32_t piece =
+        affordable ? store_.take(static_cast<std::size_t>(more.bytes)) : none_index;
+    if (piece == none_index) {
+        settle_rejected(index, rpc_code::budget_exceeded, {});
+        return false;
+    }
+    std::byte* const to = store_.data(piece);
+    to[0] = static_cast<std::byte>(argument_tag::value);
+    detail::copy_piece(to + 1, {with.wire_begin(), static_cast<std::size_t>(more.bytes - 1)});
+    lane.spent.charge(0, more);
+    if (is_call) {
+        charge(capabilities_[of.capability], 0, more);
+    }
+    end_job(index, true);
+    of.piece = piece + 1;
+    of.bytes_count = static_cast<std::uint32_t>(more.bytes);
+    of.result = more;
+    log_.record(event_kind::promise_resolved, name_of(promises_, index), more.bytes);
+    settle(index, promise_state::resolved);
+    return true;
+}
+
+/// `text` is kept if it is more than the code says and a piece is free.
+inline void kernel::settle_rejected(std::uint32_t index, rpc_code code, bytes text) noexcept {
+    detail::promise_entry& of = promises_[index];
+    const std::uint32_t piece = text.empty() ? none_index : store_.keep(text);
+    end_job(index, true);
+    of.code = static_cast<std::uint8_t>(code);
+    of.piece = link_of(piece);
+    of.bytes_count = piece != none_index ? static_cast<std::uint32_t>(text.size()) : 0;
+    log_.record(event_kind::promise_rejected, name_of(promises_, index), 0, 0,
+                static_cast<std::uint16_t>(code));
+    settle(index, promise_state::rejected);
+}
+
+/// A pending promise's lane, capability, arguments and edges are given back.
+inline void kernel::end_job(std::uint32_t index, bool was_made) noexcept {
+    detail::promise_entry& of = promises_[index];
+    give_piece(of.piece, of.bytes_count);
+    of.bytes_count = 0;
+    drop_edges(of);
+    detail::lane_entry& lane = lanes_[of.lane];
+    --lane.pending;
+    if (of.kind == promise_kind::call) {
+        if (was_made) {
+            ++lane.completed;
+            log_.record(event_kind::job_completed, name_of(promises_, index),
+                        name_of(lanes_, of.lane));
+        }
+        --capabilities_[of.capability].jobs;
+        free_capability_if_done(of.capability);
+    }
+    free_lane_if_done(of.lane);
+}
+
+/// The one transition there is.
+inline void kernel::settle(std::uint32_t index, promise_state state) noexcept {
+    detail::promise_entry& of = promises_[index];
+    NETIO_ASSERT(state_of(index) == promise_state::pending);
+    of.state = static_cast<std::uint8_t>(state);
+    of.is_late = false;
+    std::uint32_t link = of.first_waiter;
+    of.first_waiter = 0;
+    while (link != 0) {
+        const std::uint32_t at = link - 1;
+        link = edges_[at].slot.next;
+        const std::uint32_t job = edges_[at].job;
+        if (job == 0) {
+            edge_slots_.give(at);
+            --of.waiters;
+        } else if (--promises_[job - 1].unresolved == 0) {
+            make_ready(job - 1);
+        }
+    }
+    keep_if_settled(index);
+}
+
+/// Those that follow a promise which was settled, and those that follow them: a list, not a
+/// recursion.
+inline void kernel::settle_followers() noexcept {
+    while (first_follower_ != 0) {
+        const std::uint32_t index = first_follower_ - 1;
+        detail::promise_entry& of = promises_[index];
+        first_follower_ = of.slot.next;
+        of.slot.next = 0;
+        const std::uint32_t needed = edges_[of.first_edge - 1].needed;
+        switch (state_of(needed)) {
+        case promise_state::resolved:
+            settle_result(index, value_of(needed));
+            break;
+        case promise_state::rejected:
+            settle_rejected(index, static_cast<rpc_code>(promises_[needed].code),
+                            kept_bytes(promises_[needed]));
+            break;
+        default:
+            settle_rejected(index, rpc_code::promise_cancelled, {});
+        }
+    }
+}
+
+/// Settled promises that nobody needs are kept, oldest first, until there are too many.
+inline void kernel::keep_if_settled(std::uint32_t index) noexcept {
+    detail::promise_entry& of = promises_[index];
+    if (of.state == static_cast<std::uint8_t>(promise_state::pending) || of.waiters != 0 ||
+        of.is_queued || of.is_kept) {
+        return;
+    }
+    of.is_kept = true;
+    of.next = 0;
+    of.previous = last_kept_;
+    (last_kept_ != 0 ? promises_[last_kept_ - 1].next : first_kept_) = index + 1;
+    last_kept_ = index + 1;
+    ++kept_count_;
+    kept_bytes_ += of.bytes_count;
+}
+
+inline void kernel::unkeep(detail::promise_entry& of) noexcept {
+    if (!of.is_kept) {
+        return;
+    }
+    (of.next != 0 ? promises_[of.next - 1].previous : last_kept_) = of.previous;
+    (of.previous != 0 ? promises_[of.previous - 1].next : first_kept_) = of.next;
+    of.is_kept = false;
+    --kept_count_;
+    kept_bytes_ -= of.bytes_count;
+}
+
+inline void kernel::free_promise(std::uint32_t index) noexcept {
+    detail::promise_entry& of = promises_[index];
+    unkeep(of);
+    give_piece(of.piece, of.bytes_count);
+    promise_slots_.give(index);
+}
+
+inline void kernel::trim() noexcept {
+    while (kept_count_ > sizes_.settled_max || kept_bytes_ > sizes_.settled_bytes_max) {
+        free_promise(first_kept_ - 1);
+    }
+}
+
+/// A cancelled job whose turn in a queue has come: until then it held what it was made of.
+inline void kernel::end_cancelled(std::uint32_t job) noexcept {
+    end_job(job, false);
+    keep_if_settled(job);
+}
+
+// ---- promises
+
+inline answer<promise_id> kernel::open_promise(lane_id lane) noexcept {
+    const std::uint32_t at = find(lane_slots_, lane.bits);
+    if (at == none_index || lanes_[at].is_closed) {
+        return rpc_code::unknown_lane;
+    }
+    const bool room = lanes_[at].pending < lanes_[at].calls_max;
+    const std::uint32_t index = room ? take(promise_slots_, promises_) : none_index;
+    if (index == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    ++lanes_[at].pending;
+    promises_[index].lane = at;
+    promises_[index].kind = promise_kind::open;
+    return promise_id{name_of(promises_, index)};
+}
+
+/// Is it pending and to be settled from outside: open, or its provider said that it comes later?
+inline answer<void> kernel::may_settle(promise_id which, std::uint32_t& index) const noexcept {
+    index = find(promise_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    if (state_of(index) != promise_state::pending) {
+        return rpc_code::promise_already_resolved;
+    }
+    const detail::promise_entry& of = promises_[index];
+    if (of.follows) {
+        return rpc_code::promise_already_resolved;
+    }
+    return of.kind == promise_kind::open || of.is_late ? answer<void>{}
+                                                       : answer<void>{rpc_code::invalid_argument};
+}
+
+inline answer<void> kernel::resolve(promise_id which, const value& with) noexcept {
+    std::uint32_t index = none_index;
+    if (const answer<void> may = may_settle(which, index); !may) {
+        return may;
+    }
+    const bool fits = settle_result(index, with);
+    settle_followers();
+    return fits ? answer<void>{} : answer<void>{rpc_code::budget_exceeded};
+}
+
+inline answer<void> kernel::reject(promise_id which, rpc_code code,
+                                   std::string_view text) noexcept {
+    std::uint32_t index = none_index;
+    if (const answer<void> may = may_settle(which, index); !may) {
+        return may;
+    }
+    settle_rejected(index, code, as_bytes(text.substr(0, 255)));
+    settle_followers();
+    return {};
+}
+
+inline answer<void> kernel::cancel(promise_id which) noexcept {
+    const std::uint32_t index = find(promise_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    if (state_of(index) != promise_state::pending) {
+        return rpc_code::promise_already_resolved;
+    }
+    if (index == running_) {
+        return rpc_code::invalid_argument;
+    }
+    if (!promises_[index].is_queued) {
+        end_job(index, false);
+    }
+    settle(index, promise_state::cancelled);
+    settle_followers();
+    return {};
+}
+
+inline answer<void> kernel::follow(promise_id which, promise_id other) noexcept {
+    std::uint32_t index = none_index;
+    if (const answer<void> may = may_settle(which, index); !may) {
+        return may;
+    }
+    const std::uint32_t needed = find(promise_slots_, other.bits);
+    if (needed == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    if (reaches(needed, index)) {
+        return rpc_code::pipelined_cycle;
+    }
+    if (!has_room(edge_slots_)) {
+        return rpc_code::budget_exceeded;
+    }
+    detail::promise_entry& of = promises_[index];
+    if (of.kind == promise_kind::call) {
+        // The call was made; what is left of it is its promise.
+        drop_edges(of);
+    }
+    of.follows = true;
+    std::uint32_t last = 0;
+    need(index, needed, last);
+    if (of.unresolved == 0) {
+        make_ready(index);
+        settle_followers();
+    }
+    return {};
+}
+
+/// Does `from` wait for `to`, by however many steps, or is it the same? Each promise is looked at
+/// once: those still to be looked at are a list through the entries.
+inline bool kernel::reaches(std::uint32_t from, std::uint32_t to) noexcept {
+    ++search_;
+    std::uint32_t list = from + 1;
+    promises_[from].round = search_;
+    promises_[from].next_found = 0;
+    while (list != 0) {
+        const std::uint32_t at = list - 1;
+        list = promises_[at].next_found;
+        if (at == to) {
+            return true;
+        }
+        if (state_of(at) != promise_state::pending) {
+            continue;
+        }
+        for (std::uint32_t link = promises_[at].first_edge; link != 0;
+             link = edges_[link - 1].next_edge) {
+            detail::promise_entry& next = promises_[edges_[link - 1].needed];
+            if (next.round != search_) {
+                next.round = search_;
+                next.next_found = list;
+                list = edges_[link - 1].needed + 1;
+            }
+        }
+    }
+    return false;
+}
+
+inline answer<settled> kernel::look(promise_id which) const noexcept {
+    const std::uint32_t index = find(promise_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    settled out;
+    out.state = state_of(index);
+    if (out.state == promise_state::resolved) {
+        out.value = value_of(index);
+    } else if (out.state == promise_state::rejected) {
+        const detail::promise_entry& of = promises_[index];
+        out.code = static_cast<rpc_code>(of.code);
+        out.text = of.piece != 0 ? as_text(kept_bytes(of)) : code_text(out.code);
+    }
+    return out;
+}
+
+inline answer<settled> kernel::await(promise_id which) noexcept {
+    const std::uint32_t index = find(promise_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    detail::promise_entry& of = promises_[index];
+    if (of.waiters++ == 0) {  // not to be trimmed before it was looked at
+        unkeep(of);
+    }
+    if (state_of(index) == promise_state::pending) {
+        dispatch();
+    }
+    --of.waiters;
+    keep_if_settled(index);
+    if (state_of(index) == promise_state::pending) {
+        return rpc_code::unresolvable_promise;
+    }
+    return look(which);
+}
+
+inline answer<void> kernel::forget(promise_id which) noexcept {
+    const std::uint32_t index = find(promise_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    if (!promises_[index].is_kept) {
+        return rpc_code::invalid_argument;
+    }
+    free_promise(index);
+    return {};
+}
+
+// ---- channels
+
+inline bool kernel::goes(const detail::channel_entry& of, channel_end from) noexcept {
+    const auto direction = static_cast<channel_direction>(of.direction);
+    return direction == channel_direction::both ||
+           (direction == channel_direction::send) == (from == channel_end::ours);
+}
+
+inline answer<channel_id> kernel::open_channel(channel_direction direction,
+                                               std::uint32_t messages_max) noexcept {
+    if (messages_max == 0 || messages_max > 4096) {
+        return rpc_code::invalid_argument;
+    }
+    const std::uint32_t index = take(channel_slots_, channels_);
+    if (index == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    channels_[index].messages_max = messages_max;
+    channels_[index].direction = static_cast<std::uint8_t>(direction);
+    return channel_id{name_of(channels_, index)};
+}
+
+inline answer<std::uint64_t> kernel::send(channel_id to, channel_end from,
+                                          const argument_list& what) noexcept {
+    const std::uint32_t index = find(channel_slots_, to.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_channel;
+    }
+    detail::channel_entry& channel = channels_[index];
+    detail::channel_queue& queue = channel.queues[static_cast<std::size_t>(from)];
+    detail::promise_watch promises;
+    const weight load = weigh(what, promises);
+    if (!goes(channel, from) || promises.any) {
+        return rpc_code::invalid_argument;
+    }
+    if (queue.count == channel.messages_max || !has_room(message_slots_)) {
+        return rpc_code::budget_exceeded;
+    }
+    const std::uint32_t piece = store_.keep({what.data(), static_cast<std::size_t>(load.bytes)});
+    if (piece == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    const std::uint32_t at = take(message_slots_, messages_);
+    messages_[at].piece = piece + 1;
+    messages_[at].bytes_count = static_cast<std::uint32_t>(load.bytes);
+    messages_[at].arguments = what.size();
+    messages_[at].slot.next = 0;
+    (queue.last != 0 ? messages_[queue.last - 1].slot.next : queue.first) = at + 1;
+    queue.last = at + 1;
+    ++queue.count;
+    log_.record(event_kind::channel_sent, to.bits, ++queue.sent);
+    for (const argument one : what) {
+        if (one.is(argument_tag::capability)) {
+            const capability_id id = one.as_capability();
+            log_.record(event_kind::capability_transferred, to.bits, queue.sent,
+                        detail::load_little<std::uint32_t>(id.octets));
+        }
+    }
+    return queue.sent;
+}
+
+inline answer<message> kernel::receive(channel_id from, channel_end to) noexcept {
+    const std::uint32_t index = find(channel_slots_, from.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_channel;
+    }
+    const channel_end sender = to == channel_end::ours ? channel_end::theirs : channel_end::ours;
+    if (!goes(channels_[index], sender)) {
+        return rpc_code::invalid_argument;
+    }
+    detail::channel_queue& queue = channels_[index].queues[static_cast<std::size_t>(sender)];
+    drop_delivered();
+    if (queue.first == 0) {
+        return rpc_code::unresolvable_promise;
+    }
+    const std::uint32_t at = queue.first - 1;
+    queue.first = messages_[at].slot.next;
+    queue.last = queue.first != 0 ? queue.last : 0;
+    --queue.count;
+    delivered_ = at + 1;
+    log_.record(event_kind::channel_received, from.bits, ++queue.received);
+    return message{queue.received, argument_list(store_.data(messages_[at].piece - 1),
+                                                 messages_[at].arguments)};
+}
+
+inline void kernel::free_message(std::uint32_t at) noexcept {
+    give_piece(messages_[at].piece, messages_[at].bytes_count);
+    message_slots_.give(at);
+}
+
+inline void kernel::drop_delivered() noexcept {
+    if (delivered_ != 0) {
+        free_message(delivered_ - 1);
+        delivered_ = 0;
+    }
+}
+
+inline answer<void> kernel::close_channel(channel_id which) noexcept {
+    const std::uint32_t index = find(channel_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_channel;
+    }
+    drop_delivered();
+    for (detail::channel_queue& queue : channels_[index].queues) {
+        for (std::uint32_t link = queue.first; link != 0;) {
+            const std::uint32_t next = messages_[link - 1].slot.next;
+            free_message(link - 1);
+            link = next;
+        }
+    }
+    channel_slots_.give(index);
+    return {};
+}
+
+}  // namespace rpc
+
+NETIO_END
+
+#endif

@@ -1,0 +1,128 @@
+// floor 4 · rpc_store.hpp · pieces of a few sizes for bytes that outlive a call
+#ifndef NETIO_RPC_STORE_HPP
+#define NETIO_RPC_STORE_HPP
+
+#include "src/buffer_pool.hpp"
+#include "src/carver.hpp"
+
+NETIO_BEGIN
+
+namespace rpc {
+
+/// So many pieces of so many bytes each.
+struct piece_class {
+    std::uint32_t piece_bytes;
+    std::uint32_t count;
+
+    constexpr bool operator==(const piece_class&) const noexcept = default;
+};
+
+inline constexpr std::uint32_t piece_classes_max = 4;
+
+namespace detail {
+
+/// Bytes that outlive a call, each in one contiguous piece of the smallest size that holds them and
+/// has one free. One thread.
+///
+/// Why fixed sizes: taking and giving are a few instructions whatever happened before, and nothing
+/// fragments: so many pieces of a size can always be had. The worst case is in the sizes alone: `n`
+/// bytes take a whole piece, less than four times `n` above the smallest size where each is four
+/// times the one before, and bytes above the largest size have no place at all.
+class piece_store {
+public:
+    /// Bytes of memory for these classes, which are sorted by size.
+    static constexpr std::size_t bytes_needed(std::span<const piece_class> classes) noexcept {
+        netio::detail::carver room;
+        for (const piece_class& one : classes) {
+            room.take(one.count, sizeof(std::uint32_t), 64);
+            room.take(one.count, one.piece_bytes, 64);
+        }
+        return room.used();
+    }
+
+    /// `memory` is all zero, begins at a multiple of 64 and holds `bytes_needed(classes)`.
+    void attach(std::byte* memory, std::span<const piece_class> classes) noexcept {
+        NETIO_ASSERT(classes.size() <= piece_classes_max);
+        netio::detail::carver room;
+        count_ = static_cast<std::uint32_t>(classes.size());
+        for (std::uint32_t at = 0; at < count_; ++at) {
+            const piece_class& one = classes[at];
+            NETIO_ASSERT(at == 0 || classes[at - 1].piece_bytes < one.piece_bytes);
+            NETIO_ASSERT(one.piece_bytes % 64 == 0);
+            std::byte* const links = memory + room.take(one.count, sizeof(std::uint32_t), 64);
+            std::byte* const data = memory + room.take(one.count, one.piece_bytes, 64);
+            pools_[at].attach(data, reinterpret_cast<std::uint32_t*>(links), one.count,
+                              one.piece_bytes, one.count, 0, false);
+        }
+        bytes_max_ = count_ != 0 ? classes.back().piece_bytes : 0;
+    }
+    /// The most that one piece holds.
+    std::uint32_t bytes_max() const noexcept { return bytes_max_; }
+
+    /// A piece of at least so many bytes, or none_index: no size is large enough, or all such are
+    /// in use.
+    std::uint32_t take(std::size_t bytes_wanted) noexcept {
+        for (std::uint32_t at = 0; at < count_; ++at) {
+            if (bytes_wanted <= pools_[at].buffer_bytes()) {
+                const std::uint32_t index = pools_[at].take(side::input);
+                if (NETIO_LIKELY(index != none_index)) {
+                    return at << class_shift | index;
+                }
+            }
+        }
+        return none_index;
+    }
+    /// A piece with a copy of `from` in it, or none_index.
+    std::uint32_t keep(bytes from) noexcept {
+        const std::uint32_t piece = take(from.size());
+        if (piece != none_index && !from.empty()) {
+            std::memcpy(data(piece), from.data(), from.size());
+        }
+        return piece;
+    }
+    /// Gives back a piece of which no more than `dirty_bytes` at its begin were written, wiped.
+    void give(std::uint32_t piece, std::uint32_t dirty_bytes) noexcept {
+        std::byte* const at = data(piece);
+        if (NETIO_LIKELY(dirty_bytes <= 64)) {
+            wipe(at, 64);  // a constant: no call, and no piece is smaller
+        } else {
+            wipe(at, dirty_bytes);
+        }
+        pool_of(piece).give(index_of(piece), side::input, 0);
+    }
+    std::byte* data(std::uint32_t piece) const noexcept {
+        return pools_[piece >> class_shift].data(index_of(piece));
+    }
+
+    std::uint32_t class_count() const noexcept { return count_; }
+    /// Of each size: pieces in all, in use, the most in use at once, and how often none was free.
+    pool_stats stats(std::uint32_t at) const noexcept {
+        NETIO_ASSERT(at < count_);
+        pool_stats out = pools_[at].stats(side::input);
+        out.name = "rpc pieces";
+        return out;
+    }
+
+private:
+    static constexpr std::uint32_t class_shift = 28;
+
+    static constexpr std::uint32_t index_of(std::uint32_t piece) noexcept {
+        return piece & ((1u << class_shift) - 1);
+    }
+    buffer_pool& pool_of(std::uint32_t piece) noexcept {
+        NETIO_ASSERT(piece >> class_shift < count_);
+        return pools_[piece >> class_shift];
+    }
+
+    std::uint32_t count_ = 0;
+    std::uint32_t bytes_max_ = 0;
+    buffer_pool pools_[piece_classes_max];
+};
+
+}  // namespace detail
+
+}  // namespace rpc
+
+NETIO_END
+
+#endif
