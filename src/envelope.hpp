@@ -1111,16 +1111,21 @@ public:
     /// The first failure since begin(); error::none if there is none.
     error why() const noexcept { return why_; }
 
+    /// Bytes of the caller's span that were written since the last begin.
+    std::size_t written() const noexcept {
+        return at_ != nullptr ? static_cast<std::size_t>(at_ - out_.data()) : 0;
+    }
+
     /// Starts arguments alone, with no envelope around them: for a call inside the process, which
     /// needs neither a head nor a decoding of what was just written. finish_arguments() ends them;
     /// payload, descriptors and finish() are for envelopes.
     writer& begin_arguments() noexcept;
-    /// What was written since begin_arguments(), until the next begin. Empty if something failed
-    /// (why() says what), and if nothing was written.
-    argument_list finish_arguments() noexcept;
+    /// What was written since begin_arguments(), until the next begin; or why() if something
+    /// failed, so that arguments that did not fit are never taken for none.
+    result<argument_list> finish_arguments() noexcept;
 
 private:
-    enum class stage : std::uint8_t { idle, arguments, capabilities };
+    enum class stage : std::uint8_t { idle, arguments, arguments_alone, capabilities };
 
     struct level {
         std::uint32_t count_at;    // where its count goes
@@ -1235,27 +1240,30 @@ inline writer& writer::begin_arguments() noexcept {
     end_ = at_ + out_.size();
     open_ = 0;
     arguments_left_ = limits_.arguments_max;
-    stage_ = stage::arguments;
+    stage_ = stage::arguments_alone;
     why_ = limits_.arguments_max != 0 ? error::none : error::limits_invalid;
     return *this;
 }
 
-inline argument_list writer::finish_arguments() noexcept {
-    if (stage_ != stage::arguments || open_ != 0) {
+inline result<argument_list> writer::finish_arguments() noexcept {
+    if (stage_ != stage::arguments_alone || open_ != 0) {
         fail(error::rpc_wire);
     }
     stage_ = stage::idle;
     const std::uint32_t count = limits_.arguments_max - arguments_left_;
     arguments_left_ = 0;
-    return why_ == error::none ? argument_list(out_.data(), count) : argument_list();
+    if (why_ != error::none) {
+        return why_;
+    }
+    return argument_list(out_.data(), count);
 }
 
 /// The bytes behind the next argument's kind byte, which it writes; or null.
 NETIO_INLINE std::byte* writer::argument_head(argument_tag tag, std::size_t fixed,
                                               std::size_t rest) noexcept {
     if (NETIO_UNLIKELY(arguments_left_ == 0 || open_ != 0)) {
-        return refuse(stage_ == stage::arguments && open_ == 0 ? error::rpc_limit
-                                                               : error::rpc_wire);
+        const bool may = stage_ == stage::arguments || stage_ == stage::arguments_alone;
+        return refuse(may && open_ == 0 ? error::rpc_limit : error::rpc_wire);
     }
     std::byte* const at = claim(1 + fixed, rest);
     if (at == nullptr) {

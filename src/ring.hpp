@@ -63,8 +63,6 @@ struct ring_shape {
 ///
 /// Each side keeps a copy of the other's position, so that the line it lies in moves between the
 /// CPUs only when the copy says full, or empty.
-///
-/// `Atomic` is detail::atomic, see spsc_ring below; a test puts the other thread's steps between.
 template <template <class> class Atomic>
 class basic_spsc_ring {
 public:
@@ -213,6 +211,7 @@ public:
     }
     /// The reader steps over it.
     void abandon(const ring_claim& what) noexcept {
+        put_taken(what);
         const auto claimed = static_cast<std::uint32_t>(what.room.size());
         head_at(what.at).store(
             detail::ring_shape::skipped |
@@ -236,7 +235,9 @@ public:
     }
     /// Gives back what `peek` gave, wiped. Reader only.
     void release() noexcept {
-        NETIO_ASSERT(head_at(reader_at_).load(detail::ordering::relaxed) != 0);
+        const std::uint32_t head = head_at(reader_at_).load(detail::ordering::relaxed);
+        NETIO_ASSERT(head != 0 && (head & detail::ring_shape::skipped) == 0);
+        static_cast<void>(head);
         wipe_place(detail::load_native<std::uint32_t>(shape_.place(reader_at_) + 4));
     }
 

@@ -17,8 +17,9 @@
 //     ▼
 //   settled once: result weighed and charged, then copied ── whoever waited for it is ready
 //
-// Everything is an index into a table in the caller's memory. Nothing here calls upward but a
-// provider's `invoke` and `on_dropped`; `invoke` may call anything here except `dispatch`.
+// Everything is an index into a table in the caller's memory. What calls upward: a provider's
+// `invoke` and `on_dropped`, which may call anything here (`dispatch` and `await` do nothing inside
+// of `invoke`), and `call_arguments::promise_of`, which may call nothing.
 
 NETIO_BEGIN
 
@@ -102,7 +103,7 @@ enum class channel_direction : std::uint8_t { send, receive, both };
 /// Who puts a message into a channel: the program, or the other side.
 enum class channel_end : std::uint8_t { ours, theirs };
 
-/// What a settled promise holds. Views, valid until the next `dispatch` or `forget`.
+/// What a settled promise holds. Views, valid until the kernel is called again.
 struct settled {
     promise_state state = promise_state::pending;
     rpc_code code = rpc_code::other;    ///< of a rejected one
@@ -118,16 +119,39 @@ struct message {
 
 /// What a call is made of besides lane, capability and method.
 struct call_arguments {
-    argument_list arguments{};
+    /// As decoded, or as `writer::finish_arguments` gave them: those that failed are refused
+    /// (invalid_argument), never taken for none.
+    result<argument_list> arguments{argument_list()};
     bytes payload{};
     std::uint16_t flags = 0;
-    /// Who a promise among the arguments is; null: its number is a `promise_id`. A connection knows
-    /// its promises by the ids of earlier requests.
+    /// Which promise a number among the arguments is, the same each time it is asked, without a
+    /// call of the kernel. A connection knows its promises by the ids of earlier requests; in a
+    /// program of one's own the number is the promise's: `own_promise`. Null: promises are refused
+    /// (unknown_promise), for numbers of a stranger may name anybody's.
     promise_id (*promise_of)(void* context, std::uint64_t number) noexcept = nullptr;
     void* context = nullptr;
 };
 
+/// For `call_arguments::promise_of`: the number is `promise_id::bits`.
+inline promise_id own_promise(void*, std::uint64_t number) noexcept { return {number}; }
+
 class kernel;
+
+namespace detail {
+
+/// What is kept of a provider's text: whole letters of UTF-8, at most 255 bytes; nothing if it is
+/// none.
+inline std::string_view kept_text(std::string_view text) noexcept {
+    std::size_t size = text.size() < 255 ? text.size() : 255;
+    while (size != 0 && size < text.size() &&
+           (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) {
+        --size;
+    }
+    const std::string_view kept = text.substr(0, size);
+    return utf8_valid(kept) ? kept : std::string_view{};
+}
+
+}  // namespace detail
 
 /// A call as its provider sees it, while `invoke` runs.
 class invocation {
@@ -141,8 +165,13 @@ public:
     lane_id lane() const noexcept { return lane_; }
     bool redact() const noexcept { return (job_.flags & flag_redact) != 0; }
     std::uint32_t argument_count() const noexcept { return job_.arguments; }
-    /// Argument `at` as it was given. In order each one is a step; going back starts anew.
+    /// Argument `at` as it was given; null past the last. In order each one is a step; going back
+    /// starts anew.
     argument argument_at(std::uint32_t at) noexcept {
+        static constexpr std::byte null_argument[] = {std::byte{0}, std::byte{0}};
+        if (at >= job_.arguments) {
+            return argument(null_argument);
+        }
         seek(at);
         return argument(place_);
     }
@@ -159,13 +188,15 @@ public:
         }
         return reply_;
     }
-    /// The call has failed. `code` is the provider's own and is kept as text, at most 255 bytes.
+    /// The call has failed. `code` is the provider's own and is copied, at most 255 bytes of it;
+    /// what is no UTF-8 is left out.
     void reject(std::string_view code) noexcept {
-        failure_ = code.substr(0, 255);
         failed_ = true;
+        failure_bytes_ = static_cast<std::uint32_t>(detail::kept_text(code).size());
+        std::memcpy(failure_, code.data(), failure_bytes_);
     }
     /// The result comes later, by `kernel::resolve` or `kernel::reject` of this promise, from
-    /// outside of `invoke`.
+    /// outside of `invoke`; unless the call is rejected here.
     promise_id later() noexcept {
         late_ = true;
         return promise_;
@@ -193,7 +224,8 @@ private:
     std::uint32_t at_ = 0;
     std::uint32_t edge_;
     writer& reply_;
-    std::string_view failure_{};
+    std::uint32_t failure_bytes_ = 0;
+    char failure_[255];    // as many of them are written as are used
     bool replied_ = false;
     bool failed_ = false;
     bool late_ = false;
@@ -207,6 +239,8 @@ concept provider_type = requires(P& of, invocation& call) {
     { std::span<const method>(P::methods) } noexcept;
     { of.invoke(call) } noexcept;
 };
+template <class P>
+concept names_drops = requires { &P::on_dropped; };
 template <class P>
 concept hears_drops = requires(P& of, std::uint64_t object) {
     { of.on_dropped(object) } noexcept;
@@ -249,21 +283,23 @@ public:
     /// `object` stays where it is until the provider is removed. `methods` is a static array of the
     /// class. invalid_argument: no method or more than 64; budget_exceeded: the table is full.
     template <detail::provider_type P>
-    answer<provider_id> add_provider(std::string_view name, P& object) noexcept {
+    answer<provider_id> add_provider(P& object) noexcept {
+        static_assert(!detail::names_drops<P> || detail::hears_drops<P>,
+                      "netio: a provider's on_dropped takes a std::uint64_t and is noexcept");
         void (*drop)(void*, std::uint64_t) noexcept = nullptr;
         if constexpr (detail::hears_drops<P>) {
             drop = [](void* of, std::uint64_t which) noexcept {
                 static_cast<P*>(of)->on_dropped(which);
             };
         }
-        return add_provider(name, std::span<const method>(P::methods), &object,
+        return add_provider(std::span<const method>(P::methods), &object,
                             [](void* of, void* call) noexcept {
                                 static_cast<P*>(of)->invoke(*static_cast<invocation*>(call));
                             },
                             drop);
     }
-    /// Its capabilities count as revoked from now on, calls that are queued end so, and nothing of
-    /// it is called again. invalid_argument: there is none.
+    /// Its capabilities count as revoked from now on, its pending calls end so with the next
+    /// dispatch, and nothing of it is called again. invalid_argument: there is none.
     answer<void> remove_provider(provider_id which) noexcept;
     /// What a batch of it takes: calls whose capability or lane does not allow as much end with
     /// rpc/timeout, without being made. The kernel has no clock of its own.
@@ -278,11 +314,14 @@ public:
     /// A narrower one of the same object, held once; `what` is all it grants. Its calls are charged
     /// to all above it as well. unknown_capability, revoked; escalation: wider in anything.
     answer<capability> attenuate(capability parent, const grant& what) noexcept;
-    /// Ends it and all that were attenuated from it, at once: queued calls too. In the order of
-    /// their making, without recursion. unknown_capability.
+    /// Ends it and all that were attenuated from it: no call is made any more, and those that are
+    /// pending, waiting for a promise or for their provider end with the next dispatch. Without
+    /// recursion. unknown_capability.
     answer<void> revoke(capability which) noexcept;
-    /// One more, or one less, who holds it. With the last its provider hears of it (`on_dropped`),
-    /// and its name names nothing any more; those attenuated from it live on.
+    /// One more, or one less, who holds it. With the last its name names nothing any more; those
+    /// attenuated from it live on. Once nobody holds what was minted or anything attenuated from
+    /// it, and no call of them is pending, its provider hears of it (`on_dropped`, never inside of
+    /// an `invoke`): nothing of that minting reaches the object again.
     answer<void> retain(capability which) noexcept;
     answer<void> release(capability which) noexcept;
     /// What may leave the process. All zero if it is unknown.
@@ -295,7 +334,7 @@ public:
 
     /// A queue of calls with a budget of its own, of which at most `calls_max` may be pending at
     /// once. budget_exceeded: a zero, or the table is full.
-    answer<lane_id> open_lane(const budget& spend = {}, std::uint32_t calls_max = 1024) noexcept;
+    answer<lane_id> open_lane(const budget& spend = {}, std::uint32_t calls_max = 256) noexcept;
     /// A smaller budget. escalation: not smaller in everything; budget_exceeded: a zero.
     answer<void> narrow_lane(lane_id which, const budget& spend) noexcept;
     /// Refuses calls from now on; those that are pending go on. unknown_lane.
@@ -307,12 +346,12 @@ public:
     /// Checks in this order, the first that fails is the code: unknown_lane; unknown_capability;
     /// unknown_promise, promise_cancelled (an argument); revoked; method_not_granted; read_only;
     /// path_not_granted; tool_policy; budget_exceeded of the capability and all above it, then of
-    /// the lane; then that every table has room. A refusal writes an event and nothing else. What
-    /// is given is copied.
+    /// the lane; then that every table has room, for which the oldest settled promises that nobody
+    /// needs are forgotten. A refusal writes an event and nothing else. What is given is copied.
     answer<promise_id> call(lane_id lane, capability target, std::string_view method,
                             const call_arguments& with = {}) noexcept;
-    /// Runs what is ready, batch by batch, until nothing is or `jobs_max` were run; how many were.
-    /// 0 inside of `invoke`.
+    /// Runs what is ready, batch by batch, until nothing is or `jobs_max` had their turn; how many
+    /// had. Lanes take turns within a batch. 0 inside of `invoke`.
     std::uint32_t dispatch(std::uint32_t jobs_max = 0xFFFFFFFF) noexcept;
 
     // ---- promises
@@ -321,20 +360,21 @@ public:
     /// full.
     answer<promise_id> open_promise(lane_id lane) noexcept;
     /// Settles one that is open, or whose provider said `later`, with the one value that `with` is.
-    /// unknown_promise; promise_already_resolved; budget_exceeded: too large, and then the promise
-    /// is rejected so.
+    /// unknown_promise; promise_already_resolved; invalid_argument: a call that was not made yet;
+    /// budget_exceeded: too large, or revoked: then the promise is rejected so.
     answer<void> resolve(promise_id which, const value& with) noexcept;
     /// It is settled as `other` is, once that is. pipelined_cycle: `other` waits for it.
     answer<void> follow(promise_id which, promise_id other) noexcept;
     answer<void> reject(promise_id which, rpc_code code, std::string_view text = {}) noexcept;
     /// Only while it is pending, else promise_already_resolved. A call that was not yet made is
-    /// not made.
+    /// not made. invalid_argument: the call that is being made just now.
     answer<void> cancel(promise_id which) noexcept;
     /// What it holds; `state` is pending while it does not. unknown_promise.
     answer<settled> look(promise_id which) const noexcept;
-    /// Dispatches until it is settled. unresolvable_promise: nothing that is left to do can.
+    /// Dispatches, batch by batch, until it is settled. unresolvable_promise: nothing that is left
+    /// to do can; invalid_argument: inside of `invoke`.
     answer<settled> await(promise_id which) noexcept;
-    /// Frees a settled promise that nobody needs as an argument. unknown_promise.
+    /// Frees a settled promise. unknown_promise; invalid_argument: it is pending, or needed.
     answer<void> forget(promise_id which) noexcept;
 
     // ---- channels
@@ -346,7 +386,7 @@ public:
     /// Arguments without promises, copied. `from` is who sends. unknown_channel; invalid_argument:
     /// not that way, or a promise; budget_exceeded: full. The sequence number, from 1.
     answer<std::uint64_t> send(channel_id to, channel_end from,
-                               const argument_list& what) noexcept;
+                               const result<argument_list>& what) noexcept;
     /// The oldest message for `to`. invalid_argument: not that way; unresolvable_promise: none is
     /// there.
     answer<message> receive(channel_id from, channel_end to) noexcept;
@@ -356,7 +396,7 @@ public:
     // ---- what is seen
 
     const event_log& log() const noexcept { return log_; }
-    /// Batches in all: each is what a round trip to its provider would be.
+    /// Batches in all in which a call was made: each is what a round trip to its provider would be.
     std::uint64_t round_trips() const noexcept {
         return log_.count(event_kind::batch_dispatched);
     }
@@ -411,8 +451,8 @@ private:
 
     // ---- providers
 
-    answer<provider_id> add_provider(std::string_view name, std::span<const method> methods,
-                                     void* object, void (*invoke)(void*, void*) noexcept,
+    answer<provider_id> add_provider(std::span<const method> methods, void* object,
+                                     void (*invoke)(void*, void*) noexcept,
                                      void (*drop)(void*, std::uint64_t) noexcept) noexcept;
     std::span<const method> methods_of(const detail::provider_entry& of) const noexcept {
         return {static_cast<const method*>(of.methods), of.methods_count};
@@ -479,9 +519,9 @@ private:
         void promise(std::uint64_t number) const noexcept;
     };
     std::uint32_t promise_index(const call_arguments& with, std::uint64_t number) const noexcept {
-        return find(promise_slots_, with.promise_of != nullptr
-                                        ? with.promise_of(with.context, number).bits
-                                        : number);
+        return with.promise_of != nullptr
+                   ? find(promise_slots_, with.promise_of(with.context, number).bits)
+                   : none_index;
     }
     std::uint32_t method_named(std::uint32_t provider, std::string_view name) const noexcept;
     answer<void> check(lane_id lane, capability target, std::string_view method,
@@ -491,15 +531,25 @@ private:
     answer<void> check_tools(const detail::capability_entry& target, const method& asked,
                              const call_arguments& with, const weight& load) const noexcept;
     answer<void> check_room(const checked_call& what) const noexcept;
-    std::uint32_t queue(const checked_call& what, std::uint32_t piece,
+    std::uint32_t queue(checked_call& what, std::uint32_t piece,
                         const call_arguments& with) noexcept;
     void need(std::uint32_t job, std::uint32_t needed, std::uint32_t& last) noexcept;
     void drop_edges(detail::promise_entry& of) noexcept;
-    void free_edge(std::uint32_t at) noexcept;
+    void unlink_waiter(const detail::edge_entry& edge) noexcept;
+    void count_refused(const checked_call& what) noexcept;
+    std::uint32_t take_piece(std::size_t bytes_wanted) noexcept;
+    void mark_arguments(const call_arguments& with, std::uint32_t count) noexcept;
+    std::uint32_t oldest_unmarked(std::size_t bytes_wanted) const noexcept;
+    bool is_lent(const detail::promise_entry& of) const noexcept;
+    bool room_for_promise() noexcept;
+    void tell_drops() noexcept;
 
     // ---- dispatch
 
     void make_ready(std::uint32_t job) noexcept;
+    std::uint32_t step(std::uint32_t jobs_max) noexcept;
+    bool draw(detail::provider_entry& provider) noexcept;
+    void end_revoked() noexcept;
     void push_to_lane(std::uint32_t job) noexcept;
     void push_to_provider(std::uint32_t job) noexcept;
     template <class Entry>
@@ -511,9 +561,10 @@ private:
     std::uint32_t pop_job(std::uint32_t& first, std::uint32_t& last) noexcept;
     void credit_lanes(std::uint32_t jobs_max) noexcept;
     std::uint32_t run_batch(std::uint32_t index, std::uint32_t jobs_max) noexcept;
-    void run(std::uint32_t job) noexcept;
+    bool run(std::uint32_t job) noexcept;
     answer<void> check_again(const detail::promise_entry& of, bytes& text) noexcept;
     answer<void> substitute(const detail::promise_entry& of, bytes& text) noexcept;
+    bool paths_inside(const detail::promise_entry& of, std::string_view scope) noexcept;
     void finish(std::uint32_t job, const invocation& made) noexcept;
 
     // ---- settling
@@ -531,7 +582,8 @@ private:
     }
     answer<void> may_settle(promise_id which, std::uint32_t& index) const noexcept;
     bool settle_result(std::uint32_t index, const value& with) noexcept;
-    void settle_rejected(std::uint32_t index, rpc_code code, bytes text) noexcept;
+    void settle_rejected(std::uint32_t index, rpc_code code, bytes text,
+                         bool was_made = true) noexcept;
     void settle(std::uint32_t index, promise_state state) noexcept;
     void settle_followers() noexcept;
     void end_job(std::uint32_t index, bool was_made) noexcept;
@@ -589,6 +641,10 @@ private:
     std::uint32_t batch_provider_ = none_index;   // whose batch runs
     std::uint32_t running_ = none_index;          // the job whose provider is in `invoke`
     std::uint32_t delivered_ = 0;                 // link: the message handed out last
+    std::uint32_t first_drop_ = 0, last_drop_ = 0;    // capabilities whose provider is to hear
+    const std::byte* lent_[2] = {};               // of the caller, just now
+    bool tells_drops_ = false;
+    bool some_revoked_ = false;                   // since the last dispatch
 };
 
 inline void kernel::attach() noexcept {
@@ -609,8 +665,8 @@ inline void kernel::attach() noexcept {
 // ---- providers
 
 inline answer<provider_id> kernel::add_provider(
-    std::string_view name, std::span<const method> methods, void* object,
-    void (*invoke)(void*, void*) noexcept, void (*drop)(void*, std::uint64_t) noexcept) noexcept {
+    std::span<const method> methods, void* object, void (*invoke)(void*, void*) noexcept,
+    void (*drop)(void*, std::uint64_t) noexcept) noexcept {
     if (methods.empty() || methods.size() > provider_methods_max) {
         return rpc_code::invalid_argument;
     }
@@ -619,7 +675,6 @@ inline answer<provider_id> kernel::add_provider(
         return rpc_code::budget_exceeded;
     }
     detail::provider_entry& made = providers_[index];
-    made.name = name;
     made.methods = methods.data();
     made.methods_count = static_cast<std::uint32_t>(methods.size());
     made.object = object;
@@ -634,6 +689,7 @@ inline answer<void> kernel::remove_provider(provider_id which) noexcept {
         return rpc_code::invalid_argument;
     }
     providers_[index].is_gone = true;
+    some_revoked_ = true;
     free_provider_if_done(index);
     return {};
 }
@@ -861,6 +917,7 @@ inline answer<void> kernel::revoke(capability which) noexcept {
     if (top == none_index) {
         return rpc_code::unknown_capability;
     }
+    some_revoked_ = true;
     std::uint32_t at = top;
     for (;;) {
         detail::capability_entry& one = capabilities_[at];
@@ -902,40 +959,62 @@ inline answer<void> kernel::release(capability which) noexcept {
     }
     detail::capability_entry& one = capabilities_[index];
     log_.record(event_kind::capability_released, which.bits, --one.handles);
-    if (one.handles != 0) {
-        return {};
-    }
-    const std::uint64_t object = one.object;
-    log_.record(event_kind::capability_dropped, which.bits, object);
-    const detail::provider_entry& its = providers_[one.provider];
-    const auto drop = its.is_gone ? nullptr : its.drop;
-    void* const provider = its.object;
-    free_capability_if_done(index);
-    if (drop != nullptr) {  // last: it may call anything here
-        drop(provider, object);
+    if (one.handles == 0) {
+        free_capability_if_done(index);
+        tell_drops();
     }
     return {};
 }
 
 /// One that nobody holds, no call needs and nothing was attenuated from; and then those above it.
+/// What was minted keeps its slot until its provider heard of it.
 inline void kernel::free_capability_if_done(std::uint32_t index) noexcept {
     for (;;) {
         detail::capability_entry& one = capabilities_[index];
         if (one.handles != 0 || one.jobs != 0 || one.first_child != 0) {
             return;
         }
-        const std::uint32_t parent = one.parent;
-        unlink_child(one);
         give_piece(one.texts, one.texts_bytes);
         one.tag = 0;
+        const std::uint32_t parent = one.parent;
+        if (parent == 0) {
+            one.slot.next = 0;
+            (last_drop_ != 0 ? capabilities_[last_drop_ - 1].slot.next : first_drop_) = index + 1;
+            last_drop_ = index + 1;
+            return;
+        }
+        unlink_child(one);
+        capability_slots_.give(index);
+        --providers_[one.provider].capabilities;
+        index = parent - 1;
+    }
+}
+
+/// Providers hear of what nobody reaches any more. A list, not a recursion: `on_dropped` may
+/// release others. Not inside of an `invoke`; the dispatch that it is in does it then.
+inline void kernel::tell_drops() noexcept {
+    if (tells_drops_ || running_ != none_index) {
+        return;
+    }
+    tells_drops_ = true;
+    while (first_drop_ != 0) {
+        const std::uint32_t index = first_drop_ - 1;
+        detail::capability_entry& one = capabilities_[index];
+        first_drop_ = one.slot.next;
+        last_drop_ = first_drop_ != 0 ? last_drop_ : 0;
+        const std::uint64_t object = one.object;
+        const detail::provider_entry& its = providers_[one.provider];
+        const auto drop = its.is_gone ? nullptr : its.drop;
+        void* const provider = its.object;
+        log_.record(event_kind::capability_dropped, name_of(capabilities_, index), object);
         capability_slots_.give(index);
         --providers_[one.provider].capabilities;
         free_provider_if_done(one.provider);
-        if (parent == 0) {
-            return;
+        if (drop != nullptr) {  // last: it may call anything here
+            drop(provider, object);
         }
-        index = parent - 1;
     }
+    tells_drops_ = false;
 }
 
 inline void kernel::unlink_child(const detail::capability_entry& child) noexcept {
@@ -1060,6 +1139,9 @@ inline void kernel::argument_watch::promise(std::uint64_t number) const noexcept
 /// Everything that may refuse a call, in the order that `call` promises. Changes nothing.
 inline answer<void> kernel::check(lane_id lane, capability target, std::string_view method,
                                   const call_arguments& with, checked_call& out) const noexcept {
+    if (!with.arguments) {
+        return rpc_code::invalid_argument;
+    }
     out.lane = find(lane_slots_, lane.bits);
     if (out.lane == none_index || lanes_[out.lane].is_closed) {
         return rpc_code::unknown_lane;
@@ -1071,7 +1153,7 @@ inline answer<void> kernel::check(lane_id lane, capability target, std::string_v
     const detail::capability_entry& granted = capabilities_[out.capability];
     argument_watch watch{*this, with, out, granted.has_path ? path_of(granted) : "",
                          granted.has_path};
-    out.load = weigh(with.arguments, watch);
+    out.load = weigh(with.arguments.value, watch);
     if (out.promise_wrong != rpc_code::other) {
         return out.promise_wrong;
     }
@@ -1110,8 +1192,8 @@ inline answer<void> kernel::check_tools(const detail::capability_entry& target,
                                         const method& asked, const call_arguments& with,
                                         const weight& load) const noexcept {
     const auto tools = detail::kept_tools::of(texts_of(target), target.has_path);
-    const value named =
-        with.arguments.empty() ? value() : with.arguments.front().as_value();
+    const argument_list& given = with.arguments.value;
+    const value named = given.empty() ? value() : given.front().as_value();
     if (!named.is(value_tag::text) || !tools.allows(named.as_text()) ||
         load.bytes > tools.argument_bytes_max ||
         (asked.starts_process && !tools.allow_process)) {
@@ -1121,10 +1203,91 @@ inline answer<void> kernel::check_tools(const detail::capability_entry& target,
 }
 
 inline answer<void> kernel::check_room(const checked_call& what) const noexcept {
+    const std::uint32_t edges_of_one = (sizes_.edges_max + 3) / 4;
     const bool room = lanes_[what.lane].pending < lanes_[what.lane].calls_max &&
-                      has_room(promise_slots_) && has_room(edge_slots_, what.promises) &&
+                      (has_room(promise_slots_) || kept_count_ != 0) &&
+                      what.promises <= edges_of_one && has_room(edge_slots_, what.promises) &&
                       what.load.bytes <= store_.bytes_max();
     return room ? answer<void>{} : answer<void>{rpc_code::budget_exceeded};
+}
+
+/// The promises among the arguments are not to be forgotten for their own call.
+inline void kernel::mark_arguments(const call_arguments& with, std::uint32_t count) noexcept {
+    ++search_;
+    if (count == 0) {
+        return;
+    }
+    for (const argument one : with.arguments.value) {
+        if (one.is(argument_tag::promise)) {
+            const std::uint32_t index = promise_index(with, one.as_promise());
+            if (index != none_index) {
+                promises_[index].round = search_;
+            }
+        }
+    }
+}
+
+/// The oldest settled promise that nobody needs, was not marked, and has a piece of that size or
+/// larger (0: whatever it has); or none_index.
+inline std::uint32_t kernel::oldest_unmarked(std::size_t bytes_wanted) const noexcept {
+    for (std::uint32_t link = first_kept_; link != 0; link = promises_[link - 1].next) {
+        const detail::promise_entry& of = promises_[link - 1];
+        const bool fits = bytes_wanted == 0 ||
+                          (of.piece != 0 && store_.holds(of.piece - 1, bytes_wanted));
+        if (of.round != search_ && fits && !is_lent(of)) {
+            return link - 1;
+        }
+    }
+    return none_index;
+}
+
+/// Is what the caller handed in a part of its result?
+inline bool kernel::is_lent(const detail::promise_entry& of) const noexcept {
+    const bytes kept = kept_bytes(of);
+    for (const std::byte* const each : lent_) {
+        if (each >= kept.data() && each < kept.data() + kept.size()) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/// A piece, if need be of a settled promise that is forgotten for it. Marks are as they were made.
+inline std::uint32_t kernel::take_piece(std::size_t bytes_wanted) noexcept {
+    const std::uint32_t piece = store_.take(bytes_wanted);
+    if (NETIO_LIKELY(piece != none_index)) {
+        return piece;
+    }
+    const std::uint32_t oldest = oldest_unmarked(bytes_wanted);
+    if (oldest == none_index) {
+        return none_index;
+    }
+    free_promise(oldest);
+    return store_.take(bytes_wanted);
+}
+
+inline bool kernel::room_for_promise() noexcept {
+    if (has_room(promise_slots_)) {
+        return true;
+    }
+    const std::uint32_t oldest = oldest_unmarked(0);
+    if (oldest != none_index) {
+        free_promise(oldest);
+    }
+    return oldest != none_index;
+}
+
+/// Tables that were full say so in their statistics.
+inline void kernel::count_refused(const checked_call& what) noexcept {
+    if (what.method == none_index) {
+        return;  // it was refused long before
+    }
+    if (!has_room(promise_slots_)) {
+        promise_slots_.take();
+    }
+    if (what.promises != 0 && !has_room(edge_slots_)) {
+        edge_slots_.take();
+    }
 }
 
 inline answer<promise_id> kernel::call(lane_id lane, capability target, std::string_view method,
@@ -1132,11 +1295,22 @@ inline answer<promise_id> kernel::call(lane_id lane, capability target, std::str
     checked_call what;
     answer<void> may = check(lane, target, method, with, what);
     std::uint32_t piece = none_index;
-    if (may && what.load.bytes != 0) {
-        piece = store_.take(static_cast<std::size_t>(what.load.bytes));
-        may = piece != none_index ? may : answer<void>{rpc_code::budget_exceeded};
+    if (may) {
+        mark_arguments(with, what.promises);
+        lent_[0] = with.arguments.value.data();
+        lent_[1] = with.payload.data();
+        if (what.load.bytes != 0) {
+            piece = take_piece(static_cast<std::size_t>(what.load.bytes));
+        }
+        if ((what.load.bytes != 0 && piece == none_index) || !room_for_promise()) {
+            if (piece != none_index) {
+                store_.give(piece, 0);
+            }
+            may = rpc_code::budget_exceeded;
+        }
     }
     if (NETIO_UNLIKELY(!may)) {
+        count_refused(what);
         log_.record(event_kind::call_refused, lane.bits, 0,
                     static_cast<std::uint32_t>(target.bits),
                     static_cast<std::uint16_t>(may.why));
@@ -1146,14 +1320,18 @@ inline answer<promise_id> kernel::call(lane_id lane, capability target, std::str
     const promise_id made{name_of(promises_, job)};
     log_.record(event_kind::call_queued, made.bits, lane.bits,
                 static_cast<std::uint32_t>(target.bits));
-    if (promises_[job].unresolved == 0) {
+    if (NETIO_UNLIKELY(what.promise_wrong != rpc_code::other)) {
+        settle_rejected(job, what.promise_wrong, {}, false);
+        settle_followers();
+        tell_drops();
+    } else if (promises_[job].unresolved == 0) {
         push_to_lane(job);
     }
     return made;
 }
 
 /// Charges a call that nothing refuses any more, and makes its promise.
-inline std::uint32_t kernel::queue(const checked_call& what, std::uint32_t piece,
+inline std::uint32_t kernel::queue(checked_call& what, std::uint32_t piece,
                                    const call_arguments& with) noexcept {
     detail::capability_entry& target = capabilities_[what.capability];
     detail::lane_entry& lane = lanes_[what.lane];
@@ -1171,20 +1349,26 @@ inline std::uint32_t kernel::queue(const checked_call& what, std::uint32_t piece
     made.piece = link_of(piece);
     made.result = what.load;  // until there is one
     made.bytes_count = static_cast<std::uint32_t>(what.load.bytes);
-    made.arguments = with.arguments.size();
+    made.arguments = with.arguments.value.size();
     made.payload_bytes = static_cast<std::uint32_t>(with.payload.size());
     if (piece != none_index) {
         std::byte* const to = store_.data(piece);
         if (what.argument_bytes != 0) {
-            detail::copy_piece(to, {with.arguments.data(), what.argument_bytes});
+            detail::copy_piece(to, {with.arguments.value.data(), what.argument_bytes});
         }
         detail::copy_piece(to + what.argument_bytes, with.payload);
     }
     if (what.promises != 0) {
         std::uint32_t last = 0;
-        for (const argument one : with.arguments) {
-            if (one.is(argument_tag::promise)) {
-                need(index, promise_index(with, one.as_promise()), last);
+        for (const argument one : with.arguments.value) {
+            if (!one.is(argument_tag::promise)) {
+                continue;
+            }
+            const std::uint32_t needed = promise_index(with, one.as_promise());
+            if (needed != none_index) {
+                need(index, needed, last);
+            } else {  // `promise_of` says something else than a moment ago
+                what.promise_wrong = rpc_code::unknown_promise;
             }
         }
     }
@@ -1194,11 +1378,11 @@ inline std::uint32_t kernel::queue(const checked_call& what, std::uint32_t piece
 /// `job` needs a promise; `last` is a link to what it needs besides, in the order of arguments.
 inline void kernel::need(std::uint32_t job, std::uint32_t needed, std::uint32_t& last) noexcept {
     const std::uint32_t at = take(edge_slots_, edges_);
-    NETIO_ASSERT(at != none_index);
+    NETIO_ASSERT(at != none_index && needed != none_index);
     detail::edge_entry& made = edges_[at];
     detail::promise_entry& other = promises_[needed];
     made.needed = needed;
-    made.job = job + 1;
+    made.job = job;
     (last != 0 ? edges_[last - 1].next_edge : promises_[job].first_edge) = at + 1;
     last = at + 1;
     if (other.waiters++ == 0) {
@@ -1206,32 +1390,38 @@ inline void kernel::need(std::uint32_t job, std::uint32_t needed, std::uint32_t&
     }
     if (state_of(needed) == promise_state::pending) {
         made.slot.next = other.first_waiter;
+        if (other.first_waiter != 0) {
+            edges_[other.first_waiter - 1].previous = at + 1;
+        }
         other.first_waiter = at + 1;
         ++promises_[job].unresolved;
     }
 }
 
-/// The job needs nothing any more. What is still pending has its edge until it is settled.
+inline void kernel::unlink_waiter(const detail::edge_entry& edge) noexcept {
+    if (edge.slot.next != 0) {
+        edges_[edge.slot.next - 1].previous = edge.previous;
+    }
+    (edge.previous != 0 ? edges_[edge.previous - 1].slot.next
+                        : promises_[edge.needed].first_waiter) = edge.slot.next;
+}
+
+/// The job needs nothing any more.
 inline void kernel::drop_edges(detail::promise_entry& of) noexcept {
     for (std::uint32_t link = of.first_edge; link != 0;) {
-        detail::edge_entry& edge = edges_[link - 1];
+        const detail::edge_entry& edge = edges_[link - 1];
         const std::uint32_t next = edge.next_edge;
-        if (state_of(edge.needed) == promise_state::pending) {
-            edge.job = 0;
-        } else {
-            free_edge(link - 1);
+        const std::uint32_t needed = edge.needed;
+        if (state_of(needed) == promise_state::pending) {
+            unlink_waiter(edge);
         }
+        edge_slots_.give(link - 1);
+        --promises_[needed].waiters;
+        keep_if_settled(needed);
         link = next;
     }
     of.first_edge = 0;
     of.unresolved = 0;
-}
-
-inline void kernel::free_edge(std::uint32_t at) noexcept {
-    const std::uint32_t needed = edges_[at].needed;
-    edge_slots_.give(at);
-    --promises_[needed].waiters;
-    keep_if_settled(needed);
 }
 
 // ---- what providers see
@@ -1263,14 +1453,11 @@ inline value invocation::value_at(std::uint32_t at) noexcept {
 
 // ---- dispatch
 
-/// A job that just got the last promise it needed may join the batch of its provider that runs.
+/// A job that just got the last promise it needed.
 inline void kernel::make_ready(std::uint32_t job) noexcept {
-    detail::promise_entry& ready = promises_[job];
-    if (ready.follows) {
-        ready.slot.next = first_follower_;
+    if (promises_[job].follows) {
+        promises_[job].slot.next = first_follower_;
         first_follower_ = job + 1;
-    } else if (capabilities_[ready.capability].provider == batch_provider_) {
-        push_to_provider(job);
     } else {
         push_to_lane(job);
     }
@@ -1334,7 +1521,7 @@ inline std::uint32_t kernel::pop_job(std::uint32_t& first, std::uint32_t& last) 
 /// Each lane in turn gives one ready job to its provider, so that none waits behind another's many;
 /// no more than are to be run, for the same reason.
 inline void kernel::credit_lanes(std::uint32_t jobs_max) noexcept {
-    for (std::uint32_t left = jobs_max; left != 0 && first_lane_ != 0; --left) {
+    for (std::uint32_t left = jobs_max; left != 0 && first_lane_ != 0;) {
         const std::uint32_t at = pop_busy(lanes_, first_lane_, last_lane_);
         detail::lane_entry& lane = lanes_[at];
         const std::uint32_t job = pop_job(lane.first_ready, lane.last_ready);
@@ -1343,10 +1530,19 @@ inline void kernel::credit_lanes(std::uint32_t jobs_max) noexcept {
         }
         if (state_of(job) == promise_state::pending) {
             push_to_provider(job);
+            --left;
         } else {
             end_cancelled(job);
         }
     }
+}
+
+/// Has it another job, of those that became ready meanwhile? Lanes give theirs in turn.
+inline bool kernel::draw(detail::provider_entry& provider) noexcept {
+    while (provider.first_job == 0 && first_lane_ != 0) {
+        credit_lanes(1);
+    }
+    return provider.first_job != 0;
 }
 
 inline std::uint32_t kernel::dispatch(std::uint32_t jobs_max) noexcept {
@@ -1355,26 +1551,64 @@ inline std::uint32_t kernel::dispatch(std::uint32_t jobs_max) noexcept {
     }
     std::uint32_t jobs = 0;
     while (jobs != jobs_max) {
-        credit_lanes(jobs_max - jobs);
-        if (first_provider_ == 0) {
+        const std::uint32_t more = step(jobs_max - jobs);
+        if (more == 0) {
             break;
         }
-        const std::uint32_t provider = pop_busy(providers_, first_provider_, last_provider_);
-        jobs += run_batch(provider, jobs_max - jobs);
+        jobs += more;
     }
+    tell_drops();
     trim();
     return jobs;
 }
 
+/// One batch of at most so many jobs; how many had their turn, 0: none is ready.
+inline std::uint32_t kernel::step(std::uint32_t jobs_max) noexcept {
+    if (some_revoked_) {
+        end_revoked();
+    }
+    for (;;) {
+        credit_lanes(jobs_max);
+        if (first_provider_ == 0) {
+            return 0;
+        }
+        const std::uint32_t provider = pop_busy(providers_, first_provider_, last_provider_);
+        const std::uint32_t jobs = run_batch(
+            provider, jobs_max < sizes_.promises_max ? jobs_max : sizes_.promises_max);
+        if (jobs != 0) {
+            return jobs;
+        }
+    }
+}
+
+/// Pending calls of what was revoked or removed that no queue will bring up: they wait for a
+/// promise or for their provider. Each promise is looked at once after a revocation.
+inline void kernel::end_revoked() noexcept {
+    some_revoked_ = false;
+    for (std::uint32_t index = 0; index < promise_slots_.used_end(); ++index) {
+        const detail::promise_entry& of = promises_[index];
+        if (promise_slots_.is_live(index) && state_of(index) == promise_state::pending &&
+            of.kind == promise_kind::call && !of.is_queued &&
+            is_revoked(capabilities_[of.capability])) {
+            settle_rejected(index, rpc_code::revoked, {}, of.is_late || of.follows);
+            settle_followers();
+        }
+    }
+    tell_drops();
+}
+
+/// A batch ends when none of its provider's jobs is ready any more: those that became ready by one
+/// of its results belong to it.
 inline std::uint32_t kernel::run_batch(std::uint32_t index, std::uint32_t jobs_max) noexcept {
     detail::provider_entry& provider = providers_[index];
     const std::uint64_t name = name_of(providers_, index);
     std::uint32_t jobs = 0;
+    std::uint32_t made = 0;
     std::uint32_t lanes = 0;
-    provider.is_busy = true;  // what becomes ready meanwhile joins this batch
+    provider.is_busy = true;  // not to be put into the list while it is here
     batch_provider_ = index;
     ++batch_;
-    while (provider.first_job != 0 && jobs != jobs_max) {
+    while (jobs != jobs_max && draw(provider)) {
         const std::uint32_t job = pop_job(provider.first_job, provider.last_job);
         if (state_of(job) != promise_state::pending) {
             end_cancelled(job);
@@ -1384,44 +1618,40 @@ inline std::uint32_t kernel::run_batch(std::uint32_t index, std::uint32_t jobs_m
         lanes += lane.batch != batch_ ? 1 : 0;
         lane.batch = batch_;
         ++jobs;
-        run(job);
+        made += run(job) ? 1 : 0;
+        tell_drops();
     }
     batch_provider_ = none_index;
     provider.is_busy = false;
     if (provider.first_job != 0) {
         push_busy(providers_, index, first_provider_, last_provider_);
     }
-    if (jobs != 0) {
-        log_.record(event_kind::batch_dispatched, name, jobs, lanes);
+    if (made != 0) {
+        log_.record(event_kind::batch_dispatched, name, made, lanes);
     }
     return jobs;
 }
 
-/// Why a job whose turn has come is not made after all: revoked meanwhile, a promise it needs was
-/// not kept, or what that was resolved with is not allowed, too slow a provider.
+/// Why a job whose turn has come is not made after all: revoked meanwhile, too slow a provider, a
+/// promise it needs was not kept, or what that was resolved with is not allowed.
 inline answer<void> kernel::check_again(const detail::promise_entry& of, bytes& text) noexcept {
     const detail::capability_entry& target = capabilities_[of.capability];
     if (is_revoked(target)) {
         return rpc_code::revoked;
-    }
-    if (of.first_edge != 0) {
-        if (const answer<void> may = substitute(of, text); !may) {
-            return may;
-        }
     }
     const std::uint64_t latency = providers_[target.provider].latency_ms;
     if (latency > target.spent.most.wall_ms_max ||
         latency > lanes_[of.lane].spent.most.wall_ms_max) {
         return rpc_code::timeout;
     }
-    return {};
+    return of.first_edge != 0 ? substitute(of, text) : answer<void>{};
 }
 
 /// Holds what promised arguments were resolved with to the rules that the others were held to when
-/// the call was made, and charges it.
+/// the call was made, and charges it. What they weigh is known; they are walked for their paths
+/// last of all, and each once, however often it is an argument.
 inline answer<void> kernel::substitute(const detail::promise_entry& of, bytes& text) noexcept {
     detail::capability_entry& target = capabilities_[of.capability];
-    detail::path_watch watch{target.has_path ? path_of(target) : "", false};
     weight more;
     for (std::uint32_t link = of.first_edge; link != 0; link = edges_[link - 1].next_edge) {
         const std::uint32_t needed = edges_[link - 1].needed;
@@ -1433,10 +1663,7 @@ inline answer<void> kernel::substitute(const detail::promise_entry& of, bytes& t
         if (state_of(needed) == promise_state::cancelled) {
             return rpc_code::promise_cancelled;
         }
-        more.add(target.has_path ? weigh(value_of(needed), watch) : other.result);
-    }
-    if (watch.outside) {
-        return rpc_code::path_not_granted;
+        more.add(other.result);
     }
     if (target.has_tools &&
         of.result.bytes + more.bytes > detail::kept_tools::of(texts_of(target), target.has_path)
@@ -1450,49 +1677,71 @@ inline answer<void> kernel::substitute(const detail::promise_entry& of, bytes& t
     if (!affords(target, 0, all) || !lane.affords(0, all)) {
         return rpc_code::budget_exceeded;
     }
+    if (target.has_path && !paths_inside(of, path_of(target))) {
+        return rpc_code::path_not_granted;
+    }
     charge(target, 0, all);
     lane.charge(0, all);
     return {};
 }
 
-inline void kernel::run(std::uint32_t job) noexcept {
+inline bool kernel::paths_inside(const detail::promise_entry& of,
+                                 std::string_view scope) noexcept {
+    detail::path_watch watch{scope, false};
+    ++search_;
+    for (std::uint32_t link = of.first_edge; link != 0; link = edges_[link - 1].next_edge) {
+        const std::uint32_t needed = edges_[link - 1].needed;
+        if (promises_[needed].round != search_) {
+            promises_[needed].round = search_;
+            weigh(value_of(needed), watch);
+        }
+    }
+    return !watch.outside;
+}
+
+/// False: it was not made.
+inline bool kernel::run(std::uint32_t job) noexcept {
     detail::promise_entry& made = promises_[job];
     bytes text;
     if (const answer<void> may = check_again(made, text); NETIO_UNLIKELY(!may)) {
-        settle_rejected(job, may.why, text);
+        settle_rejected(job, may.why, text, false);
         settle_followers();
-        return;
+        return false;
     }
     const detail::capability_entry& target = capabilities_[made.capability];
     const detail::provider_entry& provider = providers_[target.provider];
     invocation one(*this, made, promise_id{name_of(promises_, job)},
-                   lane_id{name_of(lanes_, made.lane)}, target.object, kept_bytes(made),
-                   reply_);
+                   lane_id{name_of(lanes_, made.lane)}, target.object, kept_bytes(made), reply_);
     running_ = job;
     provider.invoke(provider.object, &one);
     running_ = none_index;
-    if (one.late_) {
+    if (one.late_ && !one.failed_) {
         made.is_late = true;
-        return;
+    } else {
+        finish(job, one);
+        settle_followers();
     }
-    finish(job, one);
-    settle_followers();
+    if (one.replied_) {  // nothing of a result stays where it was written
+        netio::wipe(memory_ + layout_.scratch, reply_.written());
+    }
+    return true;
 }
 
 /// What came of a call.
 inline void kernel::finish(std::uint32_t job, const invocation& made) noexcept {
     if (made.failed_) {
-        settle_rejected(job, rpc_code::provider, as_bytes(made.failure_));
+        settle_rejected(job, rpc_code::provider,
+                        as_bytes(std::string_view(made.failure_, made.failure_bytes_)));
         return;
     }
     if (!made.replied_) {
         settle_result(job, value());
         return;
     }
-    const argument_list result = reply_.finish_arguments();
-    if (result.size() == 1 && result.front().is(argument_tag::value)) {
-        settle_result(job, result.front().as_value());
-    } else if (reply_.why() == error::full || reply_.why() == error::rpc_limit) {
+    const result<argument_list> given = reply_.finish_arguments();
+    if (given && given.value.size() == 1 && given.value.front().is(argument_tag::value)) {
+        settle_result(job, given.value.front().as_value());
+    } else if (given.why == error::full || given.why == error::rpc_limit) {
         settle_rejected(job, rpc_code::budget_exceeded, {});
     } else {
         settle_rejected(job, rpc_code::provider, as_bytes("result is not one value"));
@@ -1511,8 +1760,10 @@ inline bool kernel::settle_result(std::uint32_t index, const value& with) noexce
     const bool is_call = of.kind == promise_kind::call;
     const bool affordable = lane.spent.affords(0, more) &&
                             (!is_call || affords(capabilities_[of.capability], 0, more));
+    ++search_;  // no settled promise is marked
+    lent_[0] = lent_[1] = with.wire_begin();
     const std::uint32_t piece =
-        affordable ? store_.take(static_cast<std::size_t>(more.bytes)) : none_index;
+        affordable ? take_piece(static_cast<std::size_t>(more.bytes)) : none_index;
     if (piece == none_index) {
         settle_rejected(index, rpc_code::budget_exceeded, {});
         return false;
@@ -1534,10 +1785,11 @@ inline bool kernel::settle_result(std::uint32_t index, const value& with) noexce
 }
 
 /// `text` is kept if it is more than the code says and a piece is free.
-inline void kernel::settle_rejected(std::uint32_t index, rpc_code code, bytes text) noexcept {
+inline void kernel::settle_rejected(std::uint32_t index, rpc_code code, bytes text,
+                                    bool was_made) noexcept {
     detail::promise_entry& of = promises_[index];
     const std::uint32_t piece = text.empty() ? none_index : store_.keep(text);
-    end_job(index, true);
+    end_job(index, was_made);
     of.code = static_cast<std::uint8_t>(code);
     of.piece = link_of(piece);
     of.bytes_count = piece != none_index ? static_cast<std::uint32_t>(text.size()) : 0;
@@ -1572,19 +1824,13 @@ inline void kernel::settle(std::uint32_t index, promise_state state) noexcept {
     NETIO_ASSERT(state_of(index) == promise_state::pending);
     of.state = static_cast<std::uint8_t>(state);
     of.is_late = false;
-    std::uint32_t link = of.first_waiter;
-    of.first_waiter = 0;
-    while (link != 0) {
-        const std::uint32_t at = link - 1;
-        link = edges_[at].slot.next;
-        const std::uint32_t job = edges_[at].job;
-        if (job == 0) {
-            edge_slots_.give(at);
-            --of.waiters;
-        } else if (--promises_[job - 1].unresolved == 0) {
-            make_ready(job - 1);
+    for (std::uint32_t link = of.first_waiter; link != 0; link = edges_[link - 1].slot.next) {
+        const std::uint32_t job = edges_[link - 1].job;
+        if (--promises_[job].unresolved == 0) {
+            make_ready(job);
         }
     }
+    of.first_waiter = 0;
     keep_if_settled(index);
 }
 
@@ -1664,7 +1910,9 @@ inline answer<promise_id> kernel::open_promise(lane_id lane) noexcept {
     if (at == none_index || lanes_[at].is_closed) {
         return rpc_code::unknown_lane;
     }
-    const bool room = lanes_[at].pending < lanes_[at].calls_max;
+    ++search_;
+    lent_[0] = lent_[1] = nullptr;
+    const bool room = lanes_[at].pending < lanes_[at].calls_max && room_for_promise();
     const std::uint32_t index = room ? take(promise_slots_, promises_) : none_index;
     if (index == none_index) {
         return rpc_code::budget_exceeded;
@@ -1697,9 +1945,17 @@ inline answer<void> kernel::resolve(promise_id which, const value& with) noexcep
     if (const answer<void> may = may_settle(which, index); !may) {
         return may;
     }
-    const bool fits = settle_result(index, with);
+    answer<void> done;
+    const detail::promise_entry& of = promises_[index];
+    if (of.kind == promise_kind::call && is_revoked(capabilities_[of.capability])) {
+        settle_rejected(index, rpc_code::revoked, {});
+        done = rpc_code::revoked;
+    } else if (!settle_result(index, with)) {
+        done = rpc_code::budget_exceeded;
+    }
     settle_followers();
-    return fits ? answer<void>{} : answer<void>{rpc_code::budget_exceeded};
+    tell_drops();
+    return done;
 }
 
 inline answer<void> kernel::reject(promise_id which, rpc_code code,
@@ -1708,8 +1964,9 @@ inline answer<void> kernel::reject(promise_id which, rpc_code code,
     if (const answer<void> may = may_settle(which, index); !may) {
         return may;
     }
-    settle_rejected(index, code, as_bytes(text.substr(0, 255)));
+    settle_rejected(index, code, as_bytes(detail::kept_text(text)));
     settle_followers();
+    tell_drops();
     return {};
 }
 
@@ -1729,6 +1986,7 @@ inline answer<void> kernel::cancel(promise_id which) noexcept {
     }
     settle(index, promise_state::cancelled);
     settle_followers();
+    tell_drops();
     return {};
 }
 
@@ -1758,6 +2016,7 @@ inline answer<void> kernel::follow(promise_id which, promise_id other) noexcept 
     if (of.unresolved == 0) {
         make_ready(index);
         settle_followers();
+        tell_drops();
     }
     return {};
 }
@@ -1813,13 +2072,17 @@ inline answer<settled> kernel::await(promise_id which) noexcept {
     if (index == none_index) {
         return rpc_code::unknown_promise;
     }
+    if (batch_provider_ != none_index) {
+        return rpc_code::invalid_argument;
+    }
     detail::promise_entry& of = promises_[index];
-    if (of.waiters++ == 0) {  // not to be trimmed before it was looked at
+    if (of.waiters++ == 0) {  // not to be forgotten before it was looked at
         unkeep(of);
     }
-    if (state_of(index) == promise_state::pending) {
-        dispatch();
+    while (state_of(index) == promise_state::pending && step(0xFFFFFFFF) != 0) {
     }
+    tell_drops();
+    trim();
     --of.waiters;
     keep_if_settled(index);
     if (state_of(index) == promise_state::pending) {
@@ -1863,7 +2126,7 @@ inline answer<channel_id> kernel::open_channel(channel_direction direction,
 }
 
 inline answer<std::uint64_t> kernel::send(channel_id to, channel_end from,
-                                          const argument_list& what) noexcept {
+                                          const result<argument_list>& what) noexcept {
     const std::uint32_t index = find(channel_slots_, to.bits);
     if (index == none_index) {
         return rpc_code::unknown_channel;
@@ -1871,31 +2134,38 @@ inline answer<std::uint64_t> kernel::send(channel_id to, channel_end from,
     detail::channel_entry& channel = channels_[index];
     detail::channel_queue& queue = channel.queues[static_cast<std::size_t>(from)];
     detail::promise_watch promises;
-    const weight load = weigh(what, promises);
-    if (!goes(channel, from) || promises.any) {
+    const weight load = what ? weigh(what.value, promises) : weight{};
+    if (!what || !goes(channel, from) || promises.any) {
         return rpc_code::invalid_argument;
     }
-    if (queue.count == channel.messages_max || !has_room(message_slots_)) {
-        return rpc_code::budget_exceeded;
-    }
-    const std::uint32_t piece = store_.keep({what.data(), static_cast<std::size_t>(load.bytes)});
-    if (piece == none_index) {
+    if (queue.count == channel.messages_max) {
         return rpc_code::budget_exceeded;
     }
     const std::uint32_t at = take(message_slots_, messages_);
+    if (at == none_index) {
+        return rpc_code::budget_exceeded;
+    }
+    const auto size = static_cast<std::size_t>(load.bytes);
+    const std::uint32_t piece = store_.take_for_message(size);
+    if (piece == none_index) {
+        message_slots_.give(at);
+        return rpc_code::budget_exceeded;
+    }
+    detail::copy_piece(store_.data(piece), {what.value.data(), size});
     messages_[at].piece = piece + 1;
     messages_[at].bytes_count = static_cast<std::uint32_t>(load.bytes);
-    messages_[at].arguments = what.size();
+    messages_[at].arguments = what.value.size();
     messages_[at].slot.next = 0;
     (queue.last != 0 ? messages_[queue.last - 1].slot.next : queue.first) = at + 1;
     queue.last = at + 1;
     ++queue.count;
     log_.record(event_kind::channel_sent, to.bits, ++queue.sent);
-    for (const argument one : what) {
+    for (const argument one : what.value) {
         if (one.is(argument_tag::capability)) {
-            const capability_id id = one.as_capability();
-            log_.record(event_kind::capability_transferred, to.bits, queue.sent,
-                        detail::load_little<std::uint32_t>(id.octets));
+            if (const answer<capability> known = import(one.as_capability()); known) {
+                log_.record(event_kind::capability_transferred, to.bits, queue.sent,
+                            static_cast<std::uint32_t>(known.value.bits));
+            }
         }
     }
     return queue.sent;
@@ -1926,7 +2196,7 @@ inline answer<message> kernel::receive(channel_id from, channel_end to) noexcept
 }
 
 inline void kernel::free_message(std::uint32_t at) noexcept {
-    give_piece(messages_[at].piece, messages_[at].bytes_count);
+    store_.give_of_message(messages_[at].piece - 1, messages_[at].bytes_count);
     message_slots_.give(at);
 }
 

@@ -32,11 +32,12 @@ struct rpc_limits {
     std::uint32_t messages_max = 1024;
     /// Promises, pending and settled together; 100,000 at most.
     std::uint32_t promises_max = 1024;
-    /// Of them so many are kept, settled, for those who ask later; older ones are forgotten.
+    /// Of them so many are kept, settled, for those who ask later, fewer than there are; older ones
+    /// are forgotten after a dispatch, and sooner where a call needs their place or their piece.
     std::uint32_t settled_max = 512;
     /// So many bytes of results are kept with them.
-    std::uint64_t settled_bytes_max = 16u << 20;
-    /// Arguments of pending calls that are promises themselves.
+    std::uint64_t settled_bytes_max = 512u << 10;
+    /// Arguments of pending calls that are promises themselves, of one call at most a quarter.
     std::uint32_t edges_max = 4096;
     /// Records of the event log, a power of two or 0.
     std::uint32_t events_max = 16'384;
@@ -86,8 +87,8 @@ constexpr const char* wrong_field(const rpc_limits& sizes) noexcept {
         {"lanes_max", sizes.lanes_max, 1, 4096},
         {"channels_max", sizes.channels_max, 0, 4096},
         {"messages_max", sizes.messages_max, 0, 1u << 24},
-        {"promises_max", sizes.promises_max, 1, 100'000},
-        {"settled_max", sizes.settled_max, 1, sizes.promises_max},
+        {"promises_max", sizes.promises_max, 2, 100'000},
+        {"settled_max", sizes.settled_max, 1, sizes.promises_max - 1},
         {"edges_max", sizes.edges_max, 0, 1u << 24},
         {"events_max", sizes.events_max, 0, 1u << 24},
     };
@@ -111,7 +112,6 @@ namespace detail {
 
 struct provider_entry {
     slot_header slot;
-    std::string_view name;
     const void* methods;         // method[methods_count]
     void* object;
     void (*invoke)(void* object, void* call) noexcept;
@@ -182,7 +182,7 @@ enum class promise_kind : std::uint8_t { call, open };
 
 struct promise_entry {
     slot_header slot;            // its next: the next job of its queue
-    std::uint64_t round;         // of a search for cycles
+    std::uint64_t round;         // the last search that came to it
     std::uint32_t lane;
     std::uint32_t capability;
     std::uint32_t first_waiter;  // edge of who needs it, while it is pending
@@ -209,9 +209,10 @@ struct promise_entry {
 
 /// A pending call's argument that is a promise.
 struct edge_entry {
-    slot_header slot;            // its next: of the same promise's waiters
+    slot_header slot;            // its next: of the same promise's waiters, while that is pending
+    std::uint32_t previous;      // among those
     std::uint32_t needed;        // the promise
-    std::uint32_t job;           // link to who needs it; 0: it does no more
+    std::uint32_t job;           // who needs it
     std::uint32_t next_edge;     // link to the job's next one
 };
 

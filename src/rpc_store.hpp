@@ -72,6 +72,29 @@ public:
         }
         return none_index;
     }
+    /// The same for a message, of which there are pieces enough for half of each size, and one at
+    /// least: what waits in channels never keeps calls from being made.
+    std::uint32_t take_for_message(std::size_t bytes_wanted) noexcept {
+        for (std::uint32_t at = 0; at < count_; ++at) {
+            const std::uint32_t most = (pools_[at].count() + 1) / 2;
+            if (bytes_wanted <= pools_[at].buffer_bytes() && messages_[at] < most) {
+                const std::uint32_t index = pools_[at].take(side::input);
+                if (index != none_index) {
+                    ++messages_[at];
+                    return at << class_shift | index;
+                }
+            }
+        }
+        return none_index;
+    }
+    void give_of_message(std::uint32_t piece, std::uint32_t dirty_bytes) noexcept {
+        --messages_[piece >> class_shift];
+        give(piece, dirty_bytes);
+    }
+    /// Is it of a size that holds so many bytes?
+    bool holds(std::uint32_t piece, std::size_t bytes_wanted) const noexcept {
+        return bytes_wanted <= pools_[piece >> class_shift].buffer_bytes();
+    }
     /// A piece with a copy of `from` in it, or none_index.
     std::uint32_t keep(bytes from) noexcept {
         const std::uint32_t piece = take(from.size());
@@ -116,6 +139,7 @@ private:
 
     std::uint32_t count_ = 0;
     std::uint32_t bytes_max_ = 0;
+    std::uint32_t messages_[piece_classes_max] = {};
     buffer_pool pools_[piece_classes_max];
 };
 

@@ -1166,7 +1166,9 @@ TEST_CASE("envelope: arguments alone are those of an envelope, without what stan
     REQUIRE(decoded.status == netio::parse_status::complete);
     rpc::writer out(alone);
     out.begin_arguments().value_int(7).promise(3).value_list().value_text("a").end();
-    const rpc::argument_list made = out.finish_arguments();
+    const netio::result<rpc::argument_list> finished = out.finish_arguments();
+    REQUIRE(finished);
+    const rpc::argument_list made = finished.value;
     REQUIRE(made.size() == 3);
     auto wanted = decoded.value.arguments.begin();
     for (const rpc::argument one : made) {
@@ -1174,26 +1176,26 @@ TEST_CASE("envelope: arguments alone are those of an envelope, without what stan
         const netio::bytes there = (*wanted++).wire();
         CHECK(std::equal(here.begin(), here.end(), there.begin(), there.end()));
     }
-    CHECK(out.begin_arguments().finish_arguments().empty());
+    CHECK(out.begin_arguments().finish_arguments().value.empty());
     CHECK(out.why() == netio::error::none);
 }
 
 TEST_CASE("envelope: arguments alone are held to the rules of the wire and to the room") {
     std::byte room[16];
     rpc::writer out(room);
-    CHECK(out.begin_arguments().value_list().finish_arguments().empty());
+    CHECK_FALSE(out.begin_arguments().value_list().finish_arguments());
     CHECK(out.why() == netio::error::rpc_wire);
-    CHECK(out.begin_arguments().value_text("fifteen letters").finish_arguments().empty());
+    CHECK_FALSE(out.begin_arguments().value_text("fifteen letters").finish_arguments());
     CHECK(out.why() == netio::error::full);
-    CHECK(out.begin_arguments().value_text("\xff").finish_arguments().empty());
+    CHECK_FALSE(out.begin_arguments().value_text("\xff").finish_arguments());
     CHECK(out.why() == netio::error::rpc_wire);
-    CHECK(out.begin_arguments().value_int(1).finish_arguments().size() == 1);
-    CHECK(out.value_int(1).finish_arguments().empty());  // not begun again
+    CHECK(out.begin_arguments().value_int(1).finish_arguments().value.size() == 1);
+    CHECK_FALSE(out.value_int(1).finish_arguments());  // not begun again
     CHECK(out.why() == netio::error::rpc_wire);
     rpc::wire_limits none;
     none.arguments_max = 0;
     rpc::writer useless(room, none);
-    CHECK(useless.begin_arguments().value_int(1).finish_arguments().empty());
+    CHECK_FALSE(useless.begin_arguments().value_int(1).finish_arguments());
     CHECK(useless.why() == netio::error::limits_invalid);
 }
 

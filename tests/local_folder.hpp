@@ -35,8 +35,14 @@ public:
     std::vector<std::string> names() const {
         std::vector<std::string> out;
         DIR* const folder = ::opendir(path_.c_str());
-        const dirent* at = nullptr;
-        while (folder != nullptr && (at = ::readdir(folder)) != nullptr) {
+        const auto next = [folder] {
+#ifdef __GLIBC__
+            return ::readdir64(folder);  // on 32 bits the other one fails at long inodes
+#else
+            return ::readdir(folder);
+#endif
+        };
+        for (auto* at = folder != nullptr ? next() : nullptr; at != nullptr; at = next()) {
             if (at->d_name[0] != '.') {
                 out.emplace_back(at->d_name);
             }

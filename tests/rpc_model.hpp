@@ -79,7 +79,7 @@ struct lane {
 
 struct edge {
     std::uint32_t needed;
-    int job;                // -1: it needs it no more
+    std::uint32_t job;
     bool alive;
 };
 
@@ -169,7 +169,9 @@ public:
         }
         caps.push_back(what);
     }
+    bool some_revoked = false;
     void revoke(std::uint32_t at) {
+        some_revoked = true;
         caps[at].revoked = true;
         for (std::uint32_t child = 0; child < caps.size(); ++child) {
             if (caps[child].alive && caps[child].parent == static_cast<int>(at)) {
@@ -178,12 +180,8 @@ public:
         }
     }
     void release(std::uint32_t at) {
-        if (--caps[at].handles == 0) {
-            if (!gone[caps[at].provider]) {
-                dropped.push_back(static_cast<std::uint32_t>(caps[at].object));
-            }
-            free_cap(at);
-        }
+        --caps[at].handles;
+        free_cap(at);
     }
     void free_cap(std::uint32_t at) {
         cap& one = caps[at];
@@ -191,6 +189,9 @@ public:
             return;
         }
         one.alive = false;
+        if (one.parent < 0 && !gone[one.provider]) {
+            dropped.push_back(static_cast<std::uint32_t>(one.object));
+        }
         if (one.parent >= 0) {
             --caps[static_cast<std::size_t>(one.parent)].children;
             free_cap(static_cast<std::uint32_t>(one.parent));
@@ -268,14 +269,36 @@ public:
             return {false, rpc_code::path_not_granted};
         }
         const std::uint32_t bytes = bytes_of(arguments);
-        const bool room = in.pending < in.pending_max && alive(promises) < most.promises &&
+        const bool room = in.pending < in.pending_max &&
+                          (alive(promises) < most.promises || oldest_but(arguments) >= 0) &&
                           alive(edges) + promises_in(arguments) <= most.edges;
         return affords(target, 1, bytes) && affords(in, 1, bytes) && room
                    ? expected{true}
                    : expected{false, rpc_code::budget_exceeded};
     }
+    /// The settled promise that would make room, -1: none would.
+    int oldest_but(const std::vector<argument>& arguments) const {
+        for (const std::uint32_t at : kept) {
+            const bool is_argument =
+                std::any_of(arguments.begin(), arguments.end(), [at](const argument& one) {
+                    return one.is == argument::promise && one.at == at;
+                });
+            if (!is_argument) {
+                return static_cast<int>(at);
+            }
+        }
+        return -1;
+    }
+    void make_room(const std::vector<argument>& arguments) {
+        if (alive(promises) == most.promises) {
+            const auto at = static_cast<std::uint32_t>(oldest_but(arguments));
+            std::erase(kept, at);
+            promises[at].alive = false;
+        }
+    }
     void call(std::uint32_t lane_at, std::uint32_t cap_at, std::uint32_t method,
               const std::vector<argument>& arguments, rpc::promise_id handle) {
+        make_room(arguments);
         const std::uint32_t bytes = bytes_of(arguments);
         charge(caps[cap_at], 1, bytes);
         charge(lanes[lane_at], 1, bytes);
@@ -300,7 +323,7 @@ public:
         }
     }
     void need(std::uint32_t job, std::uint32_t needed) {
-        edges.push_back({needed, static_cast<int>(job), true});
+        edges.push_back({needed, job, true});
         promises[job].edges.push_back(static_cast<std::uint32_t>(edges.size() - 1));
         std::erase(kept, needed);
     }
@@ -345,19 +368,55 @@ public:
     void dispatch(std::uint32_t jobs_max) {
         std::uint32_t jobs = 0;
         while (jobs != jobs_max) {
-            credit(jobs_max - jobs);
-            if (busy_providers.empty()) {
+            const std::uint32_t more = step(jobs_max - jobs);
+            if (more == 0) {
                 break;
             }
-            jobs += batch(pop(busy_providers), jobs_max - jobs);
+            jobs += more;
         }
         while (kept.size() > most.settled) {
             promises[kept.front()].alive = false;
             kept.erase(kept.begin());
         }
     }
+    std::uint32_t step(std::uint32_t jobs_max) {
+        if (some_revoked) {
+            end_revoked();
+        }
+        for (;;) {
+            credit(jobs_max);
+            if (busy_providers.empty()) {
+                return 0;
+            }
+            const std::uint32_t jobs =
+                batch(pop(busy_providers), std::min(jobs_max, most.promises));
+            if (jobs != 0) {
+                return jobs;
+            }
+        }
+    }
+    /// In the order of their slots, which is the low half of a name.
+    void end_revoked() {
+        some_revoked = false;
+        std::vector<std::uint32_t> order(promises.size());
+        for (std::uint32_t at = 0; at < order.size(); ++at) {
+            order[at] = at;
+        }
+        std::sort(order.begin(), order.end(), [this](std::uint32_t one, std::uint32_t other) {
+            return static_cast<std::uint32_t>(promises[one].handle.bits) <
+                   static_cast<std::uint32_t>(promises[other].handle.bits);
+        });
+        for (const std::uint32_t at : order) {
+            const promise& of = promises[at];
+            if (of.alive && of.state == promise_state::pending && of.is_call && !of.queued &&
+                revoked(caps[of.cap])) {
+                reject(at, rpc_code::revoked, "");
+                settle_followers();
+            }
+        }
+    }
     void credit(std::uint32_t jobs_max) {
-        for (std::uint32_t left = jobs_max; left != 0 && !busy_lanes.empty(); --left) {
+        for (std::uint32_t left = jobs_max; left != 0 && !busy_lanes.empty();) {
             const std::uint32_t at = pop(busy_lanes);
             const std::uint32_t job = pop(lanes[at].ready);
             promises[job].queued = false;
@@ -366,6 +425,7 @@ public:
             }
             if (promises[job].state == promise_state::pending) {
                 to_provider(job);
+                --left;
             } else {
                 end_job(job);
                 keep(job);
@@ -374,8 +434,15 @@ public:
     }
     std::uint32_t batch(std::uint32_t provider, std::uint32_t jobs_max) {
         std::uint32_t jobs = 0;
+        bool made = false;
         batch_of = static_cast<int>(provider);
-        while (!queues[provider].empty() && jobs != jobs_max) {
+        while (jobs != jobs_max) {
+            while (queues[provider].empty() && !busy_lanes.empty()) {
+                credit(1);
+            }
+            if (queues[provider].empty()) {
+                break;
+            }
             const std::uint32_t job = pop(queues[provider]);
             promises[job].queued = false;
             if (promises[job].state != promise_state::pending) {
@@ -383,14 +450,16 @@ public:
                 keep(job);
                 continue;
             }
+            const std::size_t before = calls.size();
             ++jobs;
             run(job);
+            made |= calls.size() != before;
         }
         batch_of = -1;
         if (!queues[provider].empty()) {
             busy_providers.push_back(provider);
         }
-        batches += jobs != 0 ? 1 : 0;
+        batches += made ? 1 : 0;
         return jobs;
     }
     void run(std::uint32_t job) {
@@ -485,12 +554,8 @@ public:
         const std::vector<std::uint32_t> its = promises[at].edges;
         promises[at].edges.clear();
         for (const std::uint32_t one : its) {
-            if (promises[edges[one].needed].state == promise_state::pending) {
-                edges[one].job = -1;
-            } else {
-                edges[one].alive = false;
-                keep(edges[one].needed);
-            }
+            edges[one].alive = false;
+            keep(edges[one].needed);
         }
     }
     void settle(std::uint32_t at, promise_state state) {
@@ -502,17 +567,15 @@ public:
             if (!one.alive || one.needed != at) {
                 continue;
             }
-            if (one.job < 0) {
-                one.alive = false;
-            } else if (!promises[static_cast<std::size_t>(one.job)].queued && all_told(one)) {
-                wake(static_cast<std::uint32_t>(one.job));
+            if (!promises[one.job].queued && all_told(one)) {
+                wake(one.job);
             }
         }
         keep(at);
     }
     /// Of a job that needs a promise twice, the first of its edges is told last.
     bool all_told(const edge& told) const {
-        const promise& job = promises[static_cast<std::size_t>(told.job)];
+        const promise& job = promises[told.job];
         for (const std::uint32_t at : job.edges) {
             if (promises[edges[at].needed].state == promise_state::pending ||
                 (edges[at].needed == told.needed && &edges[at] < &told)) {
@@ -525,8 +588,6 @@ public:
     void wake(std::uint32_t job) {
         if (promises[job].follows >= 0) {
             followers.push_back(job);
-        } else if (batch_of == static_cast<int>(caps[promises[job].cap].provider)) {
-            to_provider(job);
         } else {
             to_lane(job);
         }
@@ -648,7 +709,7 @@ public:
         : input_(from), memory_(rpc::bytes_needed(sizes())), kernel_(memory_, sizes(), secret),
           model_({12, 3, 20, 16, 6, 3}) {
         for (std::uint32_t at = 0; at < 2; ++at) {
-            providers_[at] = kernel_.add_provider("p", handlers_[at]).value;
+            providers_[at] = kernel_.add_provider(handlers_[at]).value;
         }
         open_lane();
     }
@@ -808,7 +869,8 @@ private:
             }
         }
         const auto got = kernel_.call(model_.lanes[lane].handle, model_.caps[target].handle,
-                                      names[method], {out.finish_arguments(), {}, 0});
+                                      names[method],
+                                      {out.finish_arguments(), {}, 0, rpc::own_promise});
         if (agree("call", model_.may_call(lane, target, method, arguments), got)) {
             model_.call(lane, target, method, arguments, got.value);
         }
@@ -848,11 +910,13 @@ private:
         expected wanted{true};
         if (!of.alive || of.closed) {
             wanted = {false, rpc_code::unknown_lane};
-        } else if (of.pending == of.pending_max || model::alive(model_.promises) == 20) {
+        } else if (of.pending == of.pending_max ||
+                   (model::alive(model_.promises) == 20 && model_.kept.empty())) {
             wanted = {false, rpc_code::budget_exceeded};
         }
         const auto got = kernel_.open_promise(of.handle);
         if (agree("open_promise", wanted, got)) {
+            model_.make_room({});
             rpc_model::promise made{};
             made.lane = at;
             made.handle = got.value;
@@ -892,8 +956,13 @@ private:
         rpc::writer out(room);
         out.begin_arguments().value_int(number);
         expected wanted = model_.may_settle(at);
-        const auto got = kernel_.resolve(handle, out.finish_arguments().front().as_value());
-        if (wanted.given) {
+        const auto got = kernel_.resolve(handle, out.finish_arguments().value.front().as_value());
+        const rpc_model::promise& of = model_.promises[at];
+        if (wanted.given && of.is_call && model_.revoked(model_.caps[of.cap])) {
+            wanted = {false, rpc_code::revoked};
+            model_.reject(at, rpc_code::revoked, "");
+            model_.settle_followers();
+        } else if (wanted.given) {
             model_.resolve(at, number, int_bytes);
             model_.settle_followers();
             wanted = {model_.promises[at].state == promise_state::resolved,
@@ -935,6 +1004,7 @@ private:
         const expected wanted{!model_.gone[at], rpc_code::invalid_argument};
         if (agree("remove_provider", wanted, kernel_.remove_provider(providers_[at]))) {
             model_.gone[at] = true;
+            model_.some_revoked = true;
         }
     }
 

@@ -50,6 +50,7 @@ struct provider {
         {"two"},                   // two values, which is no result
     };
     std::vector<std::string> asked;
+    std::vector<bool> redacted;
     std::vector<std::uint64_t> dropped;
     rpc::promise_id late{};
     std::uint32_t answered = 0;
@@ -57,6 +58,7 @@ struct provider {
     void invoke(rpc::invocation& call) noexcept {
         const std::string_view name = methods[call.method_index()].name;
         asked.emplace_back(name);
+        redacted.push_back(call.redact());
         ++answered;
         if (name == "add") {
             std::int64_t sum = 0;
@@ -85,7 +87,7 @@ struct arguments {
     std::vector<std::byte> room = std::vector<std::byte>(1 << 16);
     rpc::writer in{room};
 
-    rpc::argument_list made{};
+    netio::result<rpc::argument_list> made;
     bool ready = false;
 
     arguments() { in.begin_arguments(); }
@@ -94,8 +96,8 @@ struct arguments {
             made = in.finish_arguments();
             ready = true;
         }
-        REQUIRE(in.why() == netio::error::none);
-        return {made, payload, flags};
+        REQUIRE(made);
+        return {made, payload, flags, rpc::own_promise};
     }
 };
 
@@ -110,7 +112,7 @@ struct fixture {
     explicit fixture(const rpc::rpc_limits& wanted = small_sizes())
         : sizes(wanted), memory(rpc::bytes_needed(wanted)), of(memory, wanted, secret) {
         REQUIRE(of.why() == netio::error::none);
-        provides = of.add_provider("test", handler).value;
+        provides = of.add_provider(handler).value;
         lane = of.open_lane().value;
     }
 

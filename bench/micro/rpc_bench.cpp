@@ -40,7 +40,7 @@ struct rpc_bench_setup {
         what.methods = names;
         what.spend.calls_max = what.spend.bytes_max = ~std::uint64_t{0};
         lane = kernel.open_lane(what.spend).value;
-        target = kernel.mint(kernel.add_provider("bench", provider).value, 1, what).value;
+        target = kernel.mint(kernel.add_provider(provider).value, 1, what).value;
     }
     rpc::promise_id call(std::int64_t number, rpc::promise_id before = {}) {
         rpc::writer out(room);
@@ -51,7 +51,8 @@ struct rpc_bench_setup {
             out.value_int(1);
         }
         out.value_text("some text");
-        const auto made = kernel.call(lane, target, "stats", {out.finish_arguments(), {}, 0});
+        const auto made = kernel.call(lane, target, "stats",
+                                      {out.finish_arguments(), {}, 0, rpc::own_promise});
         if (!made) {
             std::abort();
         }

@@ -50,7 +50,7 @@ struct service {
         what.methods = names;
         what.spend.calls_max = 1'000'000;
         lane = kernel.open_lane(what.spend).value;
-        target = kernel.mint(kernel.add_provider("adder", provider).value, 1, what).value;
+        target = kernel.mint(kernel.add_provider(provider).value, 1, what).value;
     }
     rpc::answer<rpc::promise_id> call(std::int64_t number, rpc::promise_id before) noexcept {
         std::byte room[128];
@@ -59,7 +59,7 @@ struct service {
         if (before.bits != 0) {
             out.promise(before.bits);
         }
-        return kernel.call(lane, target, "add", {out.finish_arguments(), {}, 0});
+        return kernel.call(lane, target, "add", {out.finish_arguments(), {}, 0, rpc::own_promise});
     }
     /// Two calls, one round trip: the sum.
     std::int64_t both(std::int64_t number) noexcept {
