@@ -514,7 +514,7 @@ TEST_CASE("double leaves a queue with its process: a child has none, and disturb
     CHECK(rig.wait() == 1);
 }
 
-TEST_CASE("double tells of room after a lack of it, and of a reader that is gone") {
+TEST_CASE("double tells of room after a lack of it, and of a reader that is gone [threads]") {
     double_rig rig;
     const std::string much(1 << 20, 'x');
     while (::send(rig.ours, much.data(), much.size(), MSG_NOSIGNAL) > 0) {
