@@ -6840,27 +6840,15 @@ public:
     std::uint32_t bytes_max() const noexcept { return bytes_max_; }
 
     /// A piece of at least so many bytes, or none_index: no size is large enough, or all such are
-    /// in use.
-    std::uint32_t take(std::size_t bytes_wanted) noexcept {
+    /// in use. Messages have half of each size, and one at least: what waits in channels never
+    /// keeps calls from being made.
+    std::uint32_t take(std::size_t bytes_wanted, bool for_message = false) noexcept {
         for (std::uint32_t at = 0; at < count_; ++at) {
-            if (bytes_wanted <= pools_[at].buffer_bytes()) {
+            const bool may = !for_message || messages_[at] < (pools_[at].count() + 1) / 2;
+            if (bytes_wanted <= pools_[at].buffer_bytes() && may) {
                 const std::uint32_t index = pools_[at].take(side::input);
                 if (NETIO_LIKELY(index != none_index)) {
-                    return at << class_shift | index;
-                }
-            }
-        }
-        return none_index;
-    }
-    /// The same for a message, of which there are pieces enough for half of each size, and one at
-    /// least: what waits in channels never keeps calls from being made.
-    std::uint32_t take_for_message(std::size_t bytes_wanted) noexcept {
-        for (std::uint32_t at = 0; at < count_; ++at) {
-            const std::uint32_t most = (pools_[at].count() + 1) / 2;
-            if (bytes_wanted <= pools_[at].buffer_bytes() && messages_[at] < most) {
-                const std::uint32_t index = pools_[at].take(side::input);
-                if (index != none_index) {
-                    ++messages_[at];
+                    messages_[at] += for_message ? 1 : 0;
                     return at << class_shift | index;
                 }
             }
@@ -6974,6 +6962,9 @@ struct rpc_limits {
     constexpr bool operator==(const rpc_limits&) const noexcept = default;
 };
 
+enum class promise_state : std::uint8_t { pending, resolved, rejected, cancelled };
+enum class channel_direction : std::uint8_t { send, receive, both };
+
 namespace detail {
 
 /// The classes that are there.
@@ -7035,6 +7026,28 @@ namespace detail {
 
 /// Links are an index and one, 0 is the end: all-zero is the initial state of every entry.
 
+/// First in, first out, through one word of the entries: `next_of(index)` is where that is.
+struct link_queue {
+    std::uint32_t first, last;
+
+    bool empty() const noexcept { return first == 0; }
+    template <class NextOf>
+    void push(std::uint32_t index, NextOf&& next_of) noexcept {
+        next_of(index) = 0;
+        (last != 0 ? next_of(last - 1) : first) = index + 1;
+        last = index + 1;
+    }
+    /// Of a queue that is not empty.
+    template <class NextOf>
+    std::uint32_t pop(NextOf&& next_of) noexcept {
+        NETIO_ASSERT(first != 0);
+        const std::uint32_t index = first - 1;
+        first = next_of(index);
+        last = first != 0 ? last : 0;
+        return index;
+    }
+};
+
 struct provider_entry {
     slot_header slot;
     const void* methods;         // method[methods_count]
@@ -7044,13 +7057,11 @@ struct provider_entry {
     std::uint64_t latency_ms;    // of its next batch
     std::uint32_t methods_count;
     std::uint32_t capabilities;  // that name it
-    std::uint32_t first_job, last_job;
+    link_queue jobs;             // whose turn comes
     std::uint32_t next_busy;
     bool is_busy;                // in the list of those with a queue
     bool is_gone;
 };
-
-enum class capability_state : std::uint8_t { free, live, revoked };
 
 struct capability_entry {
     slot_header slot;
@@ -7064,8 +7075,8 @@ struct capability_entry {
     std::uint32_t texts;         // piece of its path scope and tool names, as a link
     std::uint32_t texts_bytes;
     std::uint32_t provider;
-    capability_state state;
     std::uint8_t depth;          // attenuations above it
+    bool revoked;
     bool read_only, redact;
     bool has_path, has_tools;
 };
@@ -7077,7 +7088,7 @@ struct lane_entry {
     std::uint64_t batch;         // the last one it had a job in
     std::uint32_t calls_max;     // pending
     std::uint32_t pending;
-    std::uint32_t first_ready, last_ready;
+    link_queue ready;            // jobs
     std::uint32_t next_busy;
     bool is_busy;                // in the list of those with a ready job
     bool is_closed;
@@ -7085,7 +7096,7 @@ struct lane_entry {
 
 struct channel_queue {
     std::uint64_t sent, received;   // sequence numbers
-    std::uint32_t first, last;
+    link_queue messages;
     std::uint32_t count;
 };
 
@@ -7093,7 +7104,7 @@ struct channel_entry {
     slot_header slot;
     channel_queue queues[2];     // ours, theirs: who sent
     std::uint32_t messages_max;  // in each queue
-    std::uint8_t direction;
+    channel_direction direction;
 };
 
 struct message_entry {
@@ -7123,8 +7134,8 @@ struct promise_entry {
     weight result;                   // of the arguments and payload, once settled of the result
     std::uint16_t flags;
     std::uint8_t method;
-    std::uint8_t state;          // promise_state
-    std::uint8_t code;           // rpc_code of a rejected one
+    promise_state state;
+    rpc_code code;               // of a rejected one
     promise_kind kind;
     bool is_queued;              // in the queue of a lane or a provider
     bool is_late;                // its provider said so
@@ -26349,8 +26360,6 @@ struct grant {
     const tool_policy* tools = nullptr;
 };
 
-enum class promise_state : std::uint8_t { pending, resolved, rejected, cancelled };
-enum class channel_direction : std::uint8_t { send, receive, both };
 /// Who puts a message into a channel: the program, or the other side.
 enum class channel_end : std::uint8_t { ours, theirs };
 
@@ -26664,7 +26673,6 @@ public:
 private:
     friend class invocation;
 
-    using capability_state = detail::capability_state;
     using promise_kind = detail::promise_kind;
 
     static std::byte* aligned(std::byte* at) noexcept {
@@ -26695,6 +26703,20 @@ private:
             entries[index].slot = kept;
         }
         return index;
+    }
+    /// For a link_queue of entries: through their slots' own word, or through another one where
+    /// that is in use.
+    template <class Entry>
+    static auto next_in(Entry* entries) noexcept {
+        return [entries](std::uint32_t index) -> std::uint32_t& {
+            return entries[index].slot.next;
+        };
+    }
+    template <class Entry>
+    static auto next_busy_in(Entry* entries) noexcept {
+        return [entries](std::uint32_t index) -> std::uint32_t& {
+            return entries[index].next_busy;
+        };
     }
     static bool has_room(const slab& of, std::uint32_t count = 1) noexcept {
         return of.capacity() - of.in_use() >= count;
@@ -26736,7 +26758,7 @@ private:
         return index != none_index && capabilities_[index].handles != 0 ? index : none_index;
     }
     bool is_revoked(const detail::capability_entry& of) const noexcept {
-        return of.state == capability_state::revoked || providers_[of.provider].is_gone;
+        return of.revoked || providers_[of.provider].is_gone;
     }
     void free_capability_if_done(std::uint32_t index) noexcept;
     void unlink_child(const detail::capability_entry& child) noexcept;
@@ -26804,12 +26826,25 @@ private:
     void push_to_lane(std::uint32_t job) noexcept;
     void push_to_provider(std::uint32_t job) noexcept;
     template <class Entry>
-    static void push_busy(Entry* entries, std::uint32_t index, std::uint32_t& first,
-                          std::uint32_t& last) noexcept;
+    static void push_busy(detail::link_queue& to, Entry* entries, std::uint32_t index) noexcept {
+        entries[index].is_busy = true;
+        to.push(index, next_busy_in(entries));
+    }
     template <class Entry>
-    static std::uint32_t pop_busy(Entry* entries, std::uint32_t& first,
-                                  std::uint32_t& last) noexcept;
-    std::uint32_t pop_job(std::uint32_t& first, std::uint32_t& last) noexcept;
+    static std::uint32_t pop_busy(detail::link_queue& from, Entry* entries) noexcept {
+        const std::uint32_t index = from.pop(next_busy_in(entries));
+        entries[index].is_busy = false;
+        return index;
+    }
+    void push_job(detail::link_queue& to, std::uint32_t job) noexcept {
+        promises_[job].is_queued = true;
+        to.push(job, next_in(promises_));
+    }
+    std::uint32_t pop_job(detail::link_queue& from) noexcept {
+        const std::uint32_t job = from.pop(next_in(promises_));
+        promises_[job].is_queued = false;
+        return job;
+    }
     void credit_lanes(std::uint32_t jobs_max) noexcept;
     std::uint32_t run_batch(std::uint32_t index, std::uint32_t jobs_max) noexcept;
     bool run(std::uint32_t job) noexcept;
@@ -26821,7 +26856,7 @@ private:
     // ---- settling
 
     promise_state state_of(std::uint32_t index) const noexcept {
-        return static_cast<promise_state>(promises_[index].state);
+        return promises_[index].state;
     }
     bytes kept_bytes(const detail::promise_entry& of) const noexcept {
         return of.piece != 0 ? bytes{store_.data(of.piece - 1), of.bytes_count} : bytes{};
@@ -26837,6 +26872,11 @@ private:
                          bool was_made = true) noexcept;
     void settle(std::uint32_t index, promise_state state) noexcept;
     void settle_followers() noexcept;
+    /// What every settling from outside of a dispatch brings with it.
+    void settle_rest() noexcept {
+        settle_followers();
+        tell_drops();
+    }
     void end_job(std::uint32_t index, bool was_made) noexcept;
     void end_cancelled(std::uint32_t job) noexcept;
     bool reaches(std::uint32_t from, std::uint32_t to) noexcept;
@@ -26881,8 +26921,8 @@ private:
     detail::edge_entry* edges_ = nullptr;
     detail::piece_store store_;
     writer reply_;
-    std::uint32_t first_lane_ = 0, last_lane_ = 0;            // with ready jobs
-    std::uint32_t first_provider_ = 0, last_provider_ = 0;    // with a queue
+    detail::link_queue busy_lanes_{};                         // with ready jobs
+    detail::link_queue busy_providers_{};                     // with a queue
     std::uint32_t first_follower_ = 0;                        // whose promise is settled
     std::uint32_t first_kept_ = 0, last_kept_ = 0;            // settled, oldest first
     std::uint32_t kept_count_ = 0;
@@ -26892,7 +26932,7 @@ private:
     std::uint32_t batch_provider_ = none_index;   // whose batch runs
     std::uint32_t running_ = none_index;          // the job whose provider is in `invoke`
     std::uint32_t delivered_ = 0;                 // link: the message handed out last
-    std::uint32_t first_drop_ = 0, last_drop_ = 0;    // capabilities whose provider is to hear
+    detail::link_queue drops_{};                  // capabilities whose provider is to hear
     const std::byte* lent_[2] = {};               // of the caller, just now
     bool tells_drops_ = false;
     bool some_revoked_ = false;                   // since the last dispatch
@@ -26948,7 +26988,7 @@ inline answer<void> kernel::remove_provider(provider_id which) noexcept {
 /// Queued calls hold their capability, and that its provider: so none is queued here then.
 inline void kernel::free_provider_if_done(std::uint32_t index) noexcept {
     if (providers_[index].is_gone && providers_[index].capabilities == 0) {
-        NETIO_ASSERT(providers_[index].first_job == 0);
+        NETIO_ASSERT(providers_[index].jobs.empty());
         provider_slots_.give(index);
     }
 }
@@ -27153,7 +27193,6 @@ inline answer<capability> kernel::make(std::uint32_t provider, std::uint64_t obj
     made.spent.most = what.spend;
     made.handles = 1;
     made.provider = provider;
-    made.state = capability_state::live;
     made.read_only = what.read_only;
     made.redact = what.redact;
     made.has_path = what.has_path;
@@ -27172,8 +27211,8 @@ inline answer<void> kernel::revoke(capability which) noexcept {
     std::uint32_t at = top;
     for (;;) {
         detail::capability_entry& one = capabilities_[at];
-        if (one.state == capability_state::live) {
-            one.state = capability_state::revoked;
+        if (!one.revoked) {
+            one.revoked = true;
             log_.record(event_kind::capability_revoked, name_of(capabilities_, at),
                         name_of(providers_, one.provider));
         }
@@ -27229,9 +27268,7 @@ inline void kernel::free_capability_if_done(std::uint32_t index) noexcept {
         one.tag = 0;
         const std::uint32_t parent = one.parent;
         if (parent == 0) {
-            one.slot.next = 0;
-            (last_drop_ != 0 ? capabilities_[last_drop_ - 1].slot.next : first_drop_) = index + 1;
-            last_drop_ = index + 1;
+            drops_.push(index, next_in(capabilities_));
             return;
         }
         unlink_child(one);
@@ -27248,11 +27285,9 @@ inline void kernel::tell_drops() noexcept {
         return;
     }
     tells_drops_ = true;
-    while (first_drop_ != 0) {
-        const std::uint32_t index = first_drop_ - 1;
-        detail::capability_entry& one = capabilities_[index];
-        first_drop_ = one.slot.next;
-        last_drop_ = first_drop_ != 0 ? last_drop_ : 0;
+    while (!drops_.empty()) {
+        const std::uint32_t index = drops_.pop(next_in(capabilities_));
+        const detail::capability_entry& one = capabilities_[index];
         const std::uint64_t object = one.object;
         const detail::provider_entry& its = providers_[one.provider];
         const auto drop = its.is_gone ? nullptr : its.drop;
@@ -27573,8 +27608,7 @@ inline answer<promise_id> kernel::call(lane_id lane, capability target, std::str
                 static_cast<std::uint32_t>(target.bits));
     if (NETIO_UNLIKELY(what.promise_wrong != rpc_code::other)) {
         settle_rejected(job, what.promise_wrong, {}, false);
-        settle_followers();
-        tell_drops();
+        settle_rest();
     } else if (promises_[job].unresolved == 0) {
         push_to_lane(job);
     }
@@ -27715,69 +27749,29 @@ inline void kernel::make_ready(std::uint32_t job) noexcept {
 }
 
 inline void kernel::push_to_lane(std::uint32_t job) noexcept {
-    detail::promise_entry& ready = promises_[job];
-    detail::lane_entry& lane = lanes_[ready.lane];
-    ready.is_queued = true;
-    ready.slot.next = 0;
-    (lane.last_ready != 0 ? promises_[lane.last_ready - 1].slot.next : lane.first_ready) = job + 1;
-    lane.last_ready = job + 1;
-    if (!lane.is_busy) {
-        push_busy(lanes_, ready.lane, first_lane_, last_lane_);
+    const std::uint32_t index = promises_[job].lane;
+    push_job(lanes_[index].ready, job);
+    if (!lanes_[index].is_busy) {
+        push_busy(busy_lanes_, lanes_, index);
     }
 }
 
 inline void kernel::push_to_provider(std::uint32_t job) noexcept {
-    detail::promise_entry& ready = promises_[job];
-    const std::uint32_t index = capabilities_[ready.capability].provider;
-    detail::provider_entry& provider = providers_[index];
-    ready.is_queued = true;
-    ready.slot.next = 0;
-    (provider.last_job != 0 ? promises_[provider.last_job - 1].slot.next : provider.first_job) =
-        job + 1;
-    provider.last_job = job + 1;
-    if (!provider.is_busy) {
-        push_busy(providers_, index, first_provider_, last_provider_);
+    const std::uint32_t index = capabilities_[promises_[job].capability].provider;
+    push_job(providers_[index].jobs, job);
+    if (!providers_[index].is_busy) {
+        push_busy(busy_providers_, providers_, index);
     }
-}
-
-/// At the end of the list of lanes or providers that have something to do.
-template <class Entry>
-void kernel::push_busy(Entry* entries, std::uint32_t index, std::uint32_t& first,
-                       std::uint32_t& last) noexcept {
-    entries[index].is_busy = true;
-    entries[index].next_busy = 0;
-    (last != 0 ? entries[last - 1].next_busy : first) = index + 1;
-    last = index + 1;
-}
-
-template <class Entry>
-std::uint32_t kernel::pop_busy(Entry* entries, std::uint32_t& first,
-                               std::uint32_t& last) noexcept {
-    const std::uint32_t index = first - 1;
-    first = entries[index].next_busy;
-    last = first != 0 ? last : 0;
-    entries[index].is_busy = false;
-    return index;
-}
-
-/// The first job of a queue, out of it.
-inline std::uint32_t kernel::pop_job(std::uint32_t& first, std::uint32_t& last) noexcept {
-    const std::uint32_t job = first - 1;
-    first = promises_[job].slot.next;
-    last = first != 0 ? last : 0;
-    promises_[job].is_queued = false;
-    return job;
 }
 
 /// Each lane in turn gives one ready job to its provider, so that none waits behind another's many;
 /// no more than are to be run, for the same reason.
 inline void kernel::credit_lanes(std::uint32_t jobs_max) noexcept {
-    for (std::uint32_t left = jobs_max; left != 0 && first_lane_ != 0;) {
-        const std::uint32_t at = pop_busy(lanes_, first_lane_, last_lane_);
-        detail::lane_entry& lane = lanes_[at];
-        const std::uint32_t job = pop_job(lane.first_ready, lane.last_ready);
-        if (lane.first_ready != 0) {
-            push_busy(lanes_, at, first_lane_, last_lane_);
+    for (std::uint32_t left = jobs_max; left != 0 && !busy_lanes_.empty();) {
+        const std::uint32_t at = pop_busy(busy_lanes_, lanes_);
+        const std::uint32_t job = pop_job(lanes_[at].ready);
+        if (!lanes_[at].ready.empty()) {
+            push_busy(busy_lanes_, lanes_, at);
         }
         if (state_of(job) == promise_state::pending) {
             push_to_provider(job);
@@ -27790,10 +27784,10 @@ inline void kernel::credit_lanes(std::uint32_t jobs_max) noexcept {
 
 /// Has it another job, of those that became ready meanwhile? Lanes give theirs in turn.
 inline bool kernel::draw(detail::provider_entry& provider) noexcept {
-    while (provider.first_job == 0 && first_lane_ != 0) {
+    while (provider.jobs.empty() && !busy_lanes_.empty()) {
         credit_lanes(1);
     }
-    return provider.first_job != 0;
+    return !provider.jobs.empty();
 }
 
 inline std::uint32_t kernel::dispatch(std::uint32_t jobs_max) noexcept {
@@ -27820,10 +27814,10 @@ inline std::uint32_t kernel::step(std::uint32_t jobs_max) noexcept {
     }
     for (;;) {
         credit_lanes(jobs_max);
-        if (first_provider_ == 0) {
+        if (busy_providers_.empty()) {
             return 0;
         }
-        const std::uint32_t provider = pop_busy(providers_, first_provider_, last_provider_);
+        const std::uint32_t provider = pop_busy(busy_providers_, providers_);
         const std::uint32_t jobs = run_batch(
             provider, jobs_max < sizes_.promises_max ? jobs_max : sizes_.promises_max);
         if (jobs != 0) {
@@ -27860,7 +27854,7 @@ inline std::uint32_t kernel::run_batch(std::uint32_t index, std::uint32_t jobs_m
     batch_provider_ = index;
     ++batch_;
     while (jobs != jobs_max && draw(provider)) {
-        const std::uint32_t job = pop_job(provider.first_job, provider.last_job);
+        const std::uint32_t job = pop_job(provider.jobs);
         if (state_of(job) != promise_state::pending) {
             end_cancelled(job);
             continue;
@@ -27874,8 +27868,8 @@ inline std::uint32_t kernel::run_batch(std::uint32_t index, std::uint32_t jobs_m
     }
     batch_provider_ = none_index;
     provider.is_busy = false;
-    if (provider.first_job != 0) {
-        push_busy(providers_, index, first_provider_, last_provider_);
+    if (!provider.jobs.empty()) {
+        push_busy(busy_providers_, providers_, index);
     }
     if (made != 0) {
         log_.record(event_kind::batch_dispatched, name, made, lanes);
@@ -27909,7 +27903,7 @@ inline answer<void> kernel::substitute(const detail::promise_entry& of, bytes& t
         const detail::promise_entry& other = promises_[needed];
         if (state_of(needed) == promise_state::rejected) {
             text = kept_bytes(other);
-            return static_cast<rpc_code>(other.code);
+            return other.code;
         }
         if (state_of(needed) == promise_state::cancelled) {
             return rpc_code::promise_cancelled;
@@ -28041,7 +28035,7 @@ inline void kernel::settle_rejected(std::uint32_t index, rpc_code code, bytes te
     detail::promise_entry& of = promises_[index];
     const std::uint32_t piece = text.empty() ? none_index : store_.keep(text);
     end_job(index, was_made);
-    of.code = static_cast<std::uint8_t>(code);
+    of.code = code;
     of.piece = link_of(piece);
     of.bytes_count = piece != none_index ? static_cast<std::uint32_t>(text.size()) : 0;
     log_.record(event_kind::promise_rejected, name_of(promises_, index), 0, 0,
@@ -28073,7 +28067,7 @@ inline void kernel::end_job(std::uint32_t index, bool was_made) noexcept {
 inline void kernel::settle(std::uint32_t index, promise_state state) noexcept {
     detail::promise_entry& of = promises_[index];
     NETIO_ASSERT(state_of(index) == promise_state::pending);
-    of.state = static_cast<std::uint8_t>(state);
+    of.state = state;
     of.is_late = false;
     for (std::uint32_t link = of.first_waiter; link != 0; link = edges_[link - 1].slot.next) {
         const std::uint32_t job = edges_[link - 1].job;
@@ -28099,8 +28093,7 @@ inline void kernel::settle_followers() noexcept {
             settle_result(index, value_of(needed));
             break;
         case promise_state::rejected:
-            settle_rejected(index, static_cast<rpc_code>(promises_[needed].code),
-                            kept_bytes(promises_[needed]));
+            settle_rejected(index, promises_[needed].code, kept_bytes(promises_[needed]));
             break;
         default:
             settle_rejected(index, rpc_code::promise_cancelled, {});
@@ -28111,8 +28104,7 @@ inline void kernel::settle_followers() noexcept {
 /// Settled promises that nobody needs are kept, oldest first, until there are too many.
 inline void kernel::keep_if_settled(std::uint32_t index) noexcept {
     detail::promise_entry& of = promises_[index];
-    if (of.state == static_cast<std::uint8_t>(promise_state::pending) || of.waiters != 0 ||
-        of.is_queued || of.is_kept) {
+    if (of.state == promise_state::pending || of.waiters != 0 || of.is_queued || of.is_kept) {
         return;
     }
     of.is_kept = true;
@@ -28204,8 +28196,7 @@ inline answer<void> kernel::resolve(promise_id which, const value& with) noexcep
     } else if (!settle_result(index, with)) {
         done = rpc_code::budget_exceeded;
     }
-    settle_followers();
-    tell_drops();
+    settle_rest();
     return done;
 }
 
@@ -28216,8 +28207,7 @@ inline answer<void> kernel::reject(promise_id which, rpc_code code,
         return may;
     }
     settle_rejected(index, code, as_bytes(detail::kept_text(text)));
-    settle_followers();
-    tell_drops();
+    settle_rest();
     return {};
 }
 
@@ -28236,8 +28226,7 @@ inline answer<void> kernel::cancel(promise_id which) noexcept {
         end_job(index, false);
     }
     settle(index, promise_state::cancelled);
-    settle_followers();
-    tell_drops();
+    settle_rest();
     return {};
 }
 
@@ -28266,8 +28255,7 @@ inline answer<void> kernel::follow(promise_id which, promise_id other) noexcept 
     need(index, needed, last);
     if (of.unresolved == 0) {
         make_ready(index);
-        settle_followers();
-        tell_drops();
+        settle_rest();
     }
     return {};
 }
@@ -28312,7 +28300,7 @@ inline answer<settled> kernel::look(promise_id which) const noexcept {
         out.value = value_of(index);
     } else if (out.state == promise_state::rejected) {
         const detail::promise_entry& of = promises_[index];
-        out.code = static_cast<rpc_code>(of.code);
+        out.code = of.code;
         out.text = of.piece != 0 ? as_text(kept_bytes(of)) : code_text(out.code);
     }
     return out;
@@ -28357,9 +28345,8 @@ inline answer<void> kernel::forget(promise_id which) noexcept {
 // ---- channels
 
 inline bool kernel::goes(const detail::channel_entry& of, channel_end from) noexcept {
-    const auto direction = static_cast<channel_direction>(of.direction);
-    return direction == channel_direction::both ||
-           (direction == channel_direction::send) == (from == channel_end::ours);
+    return of.direction == channel_direction::both ||
+           (of.direction == channel_direction::send) == (from == channel_end::ours);
 }
 
 inline answer<channel_id> kernel::open_channel(channel_direction direction,
@@ -28372,7 +28359,7 @@ inline answer<channel_id> kernel::open_channel(channel_direction direction,
         return rpc_code::budget_exceeded;
     }
     channels_[index].messages_max = messages_max;
-    channels_[index].direction = static_cast<std::uint8_t>(direction);
+    channels_[index].direction = direction;
     return channel_id{name_of(channels_, index)};
 }
 
@@ -28397,7 +28384,7 @@ inline answer<std::uint64_t> kernel::send(channel_id to, channel_end from,
         return rpc_code::budget_exceeded;
     }
     const auto size = static_cast<std::size_t>(load.bytes);
-    const std::uint32_t piece = store_.take_for_message(size);
+    const std::uint32_t piece = store_.take(size, true);
     if (piece == none_index) {
         message_slots_.give(at);
         return rpc_code::budget_exceeded;
@@ -28406,9 +28393,7 @@ inline answer<std::uint64_t> kernel::send(channel_id to, channel_end from,
     messages_[at].piece = piece + 1;
     messages_[at].bytes_count = static_cast<std::uint32_t>(load.bytes);
     messages_[at].arguments = what.value.size();
-    messages_[at].slot.next = 0;
-    (queue.last != 0 ? messages_[queue.last - 1].slot.next : queue.first) = at + 1;
-    queue.last = at + 1;
+    queue.messages.push(at, next_in(messages_));
     ++queue.count;
     log_.record(event_kind::channel_sent, to.bits, ++queue.sent);
     for (const argument one : what.value) {
@@ -28433,12 +28418,10 @@ inline answer<message> kernel::receive(channel_id from, channel_end to) noexcept
     }
     detail::channel_queue& queue = channels_[index].queues[static_cast<std::size_t>(sender)];
     drop_delivered();
-    if (queue.first == 0) {
+    if (queue.messages.empty()) {
         return rpc_code::unresolvable_promise;
     }
-    const std::uint32_t at = queue.first - 1;
-    queue.first = messages_[at].slot.next;
-    queue.last = queue.first != 0 ? queue.last : 0;
+    const std::uint32_t at = queue.messages.pop(next_in(messages_));
     --queue.count;
     delivered_ = at + 1;
     log_.record(event_kind::channel_received, from.bits, ++queue.received);
@@ -28465,10 +28448,8 @@ inline answer<void> kernel::close_channel(channel_id which) noexcept {
     }
     drop_delivered();
     for (detail::channel_queue& queue : channels_[index].queues) {
-        for (std::uint32_t link = queue.first; link != 0;) {
-            const std::uint32_t next = messages_[link - 1].slot.next;
-            free_message(link - 1);
-            link = next;
+        while (!queue.messages.empty()) {
+            free_message(queue.messages.pop(next_in(messages_)));
         }
     }
     channel_slots_.give(index);

@@ -9,7 +9,8 @@ import os
 import statistics
 
 from harness import (
-    CPUS, GENERATOR_CPU, SERVER_CPU, Servers, build, failed, load_rounds, paired_row, say, show)
+    CPUS, GENERATOR_CPU, SERVER_CPU, Servers, build, failed, load_rounds, paired_row, say, show,
+    slices)
 from gateway_suite import GATEWAY_ROWS, start_gateways
 from peers_suite import (
     CONNECTIONS_MAX, METRICS, PEERS, SHAPES, Placement, connections_of, measure, start_all)
@@ -39,10 +40,15 @@ def row_of(label, unit, key, name, results, command):
     return paired_row("changes", label, unit, key, results[name], command, base, base_found)
 
 
+def versions(tree):
+    """Ending and tree of each version, in the order in which they are started."""
+    return (BEFORE, tree), ("", "."), (TWIN, tree)
+
+
 def start_versions(servers, tree, placement):
     """Every server of the older tree, of this one, and of the older one again."""
     running = []
-    for ending, where in ((BEFORE, tree), ("", "."), (TWIN, tree)):
+    for ending, where in versions(tree):
         table = [(name + ending, *rest) for name, *rest in SERVERS]
         running += start_all(servers, placement.server_cpus, placement.count, table, where)
     return running
@@ -77,11 +83,10 @@ def gateway_rows(tree, chosen):
         if not started:
             return rows
         targets = []
-        for ending, where in ((BEFORE, tree), ("", "."), (TWIN, tree)):
+        for ending, where in versions(tree):
             targets += start_gateways(servers, started[1], where, ending)
         for row, options in wanted:
-            rounds_of = load_rounds(options, targets, 0.1 if chosen.quick else 0.4,
-                                    3 if chosen.quick else chosen.rounds or 15) or {}
+            rounds_of = load_rounds(options, targets, *slices(chosen)) or {}
             made = [row_of(f"{row}: {name}", UNIT, "server_cpu_us", name, rounds_of,
                            f"loadgen {options}") for name in rounds_of]
             show(made)

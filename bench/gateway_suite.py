@@ -5,7 +5,7 @@ import statistics
 
 from harness import (
     GENERATOR_CPU, SERVER_CPU, Servers, build, free_port, load_rounds, measured_rows, say,
-    show_servers, skipped, wait_port)
+    show_servers, skipped, slices, wait_port)
 
 GATEWAY_SOURCE = "examples/gateway.cpp"
 GATEWAY_OPTIONS = "--listen 127.0.0.1:{port} --to 127.0.0.1:{backend}"
@@ -90,7 +90,6 @@ def start_proxies(servers, backend):
 
 
 def suite_gateway(chosen):
-    seconds, rounds = (0.1, 3) if chosen.quick else (0.4, chosen.rounds or 15)
     rows = []
     with Servers() as servers:
         floor = build("bench/floor_epoll.cpp")
@@ -104,7 +103,7 @@ def suite_gateway(chosen):
         for row, options in GATEWAY_ROWS:
             if chosen.only not in row or not targets:
                 continue
-            rounds_of = load_rounds(options, targets, seconds, rounds)
+            rounds_of = load_rounds(options, targets, *slices(chosen))
             if rounds_of is None:
                 continue
             medians = {name: statistics.median(one["server_cpu_us"] for one in rounds_of[name])

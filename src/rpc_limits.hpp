@@ -49,6 +49,9 @@ struct rpc_limits {
     constexpr bool operator==(const rpc_limits&) const noexcept = default;
 };
 
+enum class promise_state : std::uint8_t { pending, resolved, rejected, cancelled };
+enum class channel_direction : std::uint8_t { send, receive, both };
+
 namespace detail {
 
 /// The classes that are there.
@@ -110,6 +113,28 @@ namespace detail {
 
 /// Links are an index and one, 0 is the end: all-zero is the initial state of every entry.
 
+/// First in, first out, through one word of the entries: `next_of(index)` is where that is.
+struct link_queue {
+    std::uint32_t first, last;
+
+    bool empty() const noexcept { return first == 0; }
+    template <class NextOf>
+    void push(std::uint32_t index, NextOf&& next_of) noexcept {
+        next_of(index) = 0;
+        (last != 0 ? next_of(last - 1) : first) = index + 1;
+        last = index + 1;
+    }
+    /// Of a queue that is not empty.
+    template <class NextOf>
+    std::uint32_t pop(NextOf&& next_of) noexcept {
+        NETIO_ASSERT(first != 0);
+        const std::uint32_t index = first - 1;
+        first = next_of(index);
+        last = first != 0 ? last : 0;
+        return index;
+    }
+};
+
 struct provider_entry {
     slot_header slot;
     const void* methods;         // method[methods_count]
@@ -119,13 +144,11 @@ struct provider_entry {
     std::uint64_t latency_ms;    // of its next batch
     std::uint32_t methods_count;
     std::uint32_t capabilities;  // that name it
-    std::uint32_t first_job, last_job;
+    link_queue jobs;             // whose turn comes
     std::uint32_t next_busy;
     bool is_busy;                // in the list of those with a queue
     bool is_gone;
 };
-
-enum class capability_state : std::uint8_t { free, live, revoked };
 
 struct capability_entry {
     slot_header slot;
@@ -139,8 +162,8 @@ struct capability_entry {
     std::uint32_t texts;         // piece of its path scope and tool names, as a link
     std::uint32_t texts_bytes;
     std::uint32_t provider;
-    capability_state state;
     std::uint8_t depth;          // attenuations above it
+    bool revoked;
     bool read_only, redact;
     bool has_path, has_tools;
 };
@@ -152,7 +175,7 @@ struct lane_entry {
     std::uint64_t batch;         // the last one it had a job in
     std::uint32_t calls_max;     // pending
     std::uint32_t pending;
-    std::uint32_t first_ready, last_ready;
+    link_queue ready;            // jobs
     std::uint32_t next_busy;
     bool is_busy;                // in the list of those with a ready job
     bool is_closed;
@@ -160,7 +183,7 @@ struct lane_entry {
 
 struct channel_queue {
     std::uint64_t sent, received;   // sequence numbers
-    std::uint32_t first, last;
+    link_queue messages;
     std::uint32_t count;
 };
 
@@ -168,7 +191,7 @@ struct channel_entry {
     slot_header slot;
     channel_queue queues[2];     // ours, theirs: who sent
     std::uint32_t messages_max;  // in each queue
-    std::uint8_t direction;
+    channel_direction direction;
 };
 
 struct message_entry {
@@ -198,8 +221,8 @@ struct promise_entry {
     weight result;                   // of the arguments and payload, once settled of the result
     std::uint16_t flags;
     std::uint8_t method;
-    std::uint8_t state;          // promise_state
-    std::uint8_t code;           // rpc_code of a rejected one
+    promise_state state;
+    rpc_code code;               // of a rejected one
     promise_kind kind;
     bool is_queued;              // in the queue of a lane or a provider
     bool is_late;                // its provider said so

@@ -60,27 +60,15 @@ public:
     std::uint32_t bytes_max() const noexcept { return bytes_max_; }
 
     /// A piece of at least so many bytes, or none_index: no size is large enough, or all such are
-    /// in use.
-    std::uint32_t take(std::size_t bytes_wanted) noexcept {
+    /// in use. Messages have half of each size, and one at least: what waits in channels never
+    /// keeps calls from being made.
+    std::uint32_t take(std::size_t bytes_wanted, bool for_message = false) noexcept {
         for (std::uint32_t at = 0; at < count_; ++at) {
-            if (bytes_wanted <= pools_[at].buffer_bytes()) {
+            const bool may = !for_message || messages_[at] < (pools_[at].count() + 1) / 2;
+            if (bytes_wanted <= pools_[at].buffer_bytes() && may) {
                 const std::uint32_t index = pools_[at].take(side::input);
                 if (NETIO_LIKELY(index != none_index)) {
-                    return at << class_shift | index;
-                }
-            }
-        }
-        return none_index;
-    }
-    /// The same for a message, of which there are pieces enough for half of each size, and one at
-    /// least: what waits in channels never keeps calls from being made.
-    std::uint32_t take_for_message(std::size_t bytes_wanted) noexcept {
-        for (std::uint32_t at = 0; at < count_; ++at) {
-            const std::uint32_t most = (pools_[at].count() + 1) / 2;
-            if (bytes_wanted <= pools_[at].buffer_bytes() && messages_[at] < most) {
-                const std::uint32_t index = pools_[at].take(side::input);
-                if (index != none_index) {
-                    ++messages_[at];
+                    messages_[at] += for_message ? 1 : 0;
                     return at << class_shift | index;
                 }
             }

@@ -106,12 +106,9 @@ struct expected {
 /// Everything as plain lists. What may be done is decided first, then done.
 class model {
 public:
-    struct sizes {
-        std::uint32_t capabilities, lanes, promises, edges, settled, attenuations;
-    };
-    explicit model(const sizes& of) : most(of) {}
+    explicit model(const rpc::rpc_limits& of) : most(of) {}
 
-    sizes most;
+    rpc::rpc_limits most;
     std::vector<bool> gone = {false, false};
     std::vector<cap> caps;
     std::vector<lane> lanes;
@@ -142,7 +139,7 @@ public:
         if (gone[provider]) {
             return {false, rpc_code::invalid_argument};
         }
-        return alive(caps) < most.capabilities ? expected{true}
+        return alive(caps) < most.capabilities_max ? expected{true}
                                                : expected{false, rpc_code::budget_exceeded};
     }
     expected may_attenuate(std::uint32_t parent, const cap& what) const {
@@ -158,7 +155,7 @@ public:
             (wide.has_path && (!what.has_path || !inside(wide.path, what.path)))) {
             return {false, rpc_code::escalation};
         }
-        if (wide.depth == most.attenuations || alive(caps) == most.capabilities) {
+        if (wide.depth == most.attenuations_max || alive(caps) == most.capabilities_max) {
             return {false, rpc_code::budget_exceeded};
         }
         return {true};
@@ -270,8 +267,8 @@ public:
         }
         const std::uint32_t bytes = bytes_of(arguments);
         const bool room = in.pending < in.pending_max &&
-                          (alive(promises) < most.promises || oldest_but(arguments) >= 0) &&
-                          alive(edges) + promises_in(arguments) <= most.edges;
+                          (alive(promises) < most.promises_max || oldest_but(arguments) >= 0) &&
+                          alive(edges) + promises_in(arguments) <= most.edges_max;
         return affords(target, 1, bytes) && affords(in, 1, bytes) && room
                    ? expected{true}
                    : expected{false, rpc_code::budget_exceeded};
@@ -290,7 +287,7 @@ public:
         return -1;
     }
     void make_room(const std::vector<argument>& arguments) {
-        if (alive(promises) == most.promises) {
+        if (alive(promises) == most.promises_max) {
             const auto at = static_cast<std::uint32_t>(oldest_but(arguments));
             std::erase(kept, at);
             promises[at].alive = false;
@@ -374,7 +371,7 @@ public:
             }
             jobs += more;
         }
-        while (kept.size() > most.settled) {
+        while (kept.size() > most.settled_max) {
             promises[kept.front()].alive = false;
             kept.erase(kept.begin());
         }
@@ -389,7 +386,7 @@ public:
                 return 0;
             }
             const std::uint32_t jobs =
-                batch(pop(busy_providers), std::min(jobs_max, most.promises));
+                batch(pop(busy_providers), std::min(jobs_max, most.promises_max));
             if (jobs != 0) {
                 return jobs;
             }
@@ -707,7 +704,7 @@ public:
 
     explicit trial(program from)
         : input_(from), memory_(rpc::bytes_needed(sizes())), kernel_(memory_, sizes(), secret),
-          model_({12, 3, 20, 16, 6, 3}) {
+          model_(sizes()) {
         for (std::uint32_t at = 0; at < 2; ++at) {
             providers_[at] = kernel_.add_provider(handlers_[at]).value;
         }
@@ -889,7 +886,7 @@ private:
         spend.calls_max = made.calls_max;
         spend.bytes_max = made.bytes_max;
         const auto got = kernel_.open_lane(spend, made.pending_max);
-        const bool may = model::alive(model_.lanes) < 3;
+        const bool may = model::alive(model_.lanes) < model_.most.lanes_max;
         if (agree("open_lane", {may, rpc_code::budget_exceeded}, got)) {
             made.handle = got.value;
             model_.lanes.push_back(made);
@@ -911,7 +908,8 @@ private:
         if (!of.alive || of.closed) {
             wanted = {false, rpc_code::unknown_lane};
         } else if (of.pending == of.pending_max ||
-                   (model::alive(model_.promises) == 20 && model_.kept.empty())) {
+                   (model::alive(model_.promises) == model_.most.promises_max &&
+                    model_.kept.empty())) {
             wanted = {false, rpc_code::budget_exceeded};
         }
         const auto got = kernel_.open_promise(of.handle);
@@ -977,7 +975,7 @@ private:
             wanted = {false, rpc_code::unknown_promise};
         } else if (wanted.given && model_.waits_for(other, at)) {
             wanted = {false, rpc_code::pipelined_cycle};
-        } else if (wanted.given && model::alive(model_.edges) == 16) {
+        } else if (wanted.given && model::alive(model_.edges) == model_.most.edges_max) {
             wanted = {false, rpc_code::budget_exceeded};
         }
         if (agree("follow", wanted,
