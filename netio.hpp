@@ -61,7 +61,10 @@
 //   floor 7 · src/reactor.hpp · the loop: one turn after the other, bytes one way, callbacks never nested
 //   floor 8 · src/server.hpp · storage and server: the memory, the listeners, the workers, in one object
 //   floor 9 · src/blocking_pool.hpp · the second driver: a thread a connection, served by blocking calls
-//   floor 8 · src/rpc_kernel.hpp · capabilities, budgets, promises: calls without I/O, clock or heap
+//   floor 4 · src/rpc_link.hpp · what carries envelopes from side to side, two ways inside a process
+//   floor 6 · src/rpc_kernel.hpp · capabilities, budgets, promises: calls without I/O, clock or heap
+//   floor 7 · src/rpc_peer.hpp · the two ends of a connection: who answers calls, who makes them
+//   floor 8 · src/rpc_tcp.hpp · envelopes over connections: a link, and a handler that answers calls
 //   floor 10 · src/netio.hpp · the umbrella: the parts in reading order
 #ifndef NETIO_HPP
 #define NETIO_HPP
@@ -5890,6 +5893,16 @@ inline error decode_sections(bytes input, const wire_limits& limits, envelope& o
     return whole ? error::none : error::rpc_wire;
 }
 
+/// The 16 fixed bytes.
+inline void put_head(std::byte* at, envelope_kind kind, std::uint16_t flags,
+                     std::uint64_t request_id, std::byte version) noexcept {
+    store_little(at, magic_little);
+    at[version_offset] = version;
+    at[5] = static_cast<std::byte>(kind);
+    store_little(at + 6, flags);
+    store_little(at + 8, request_id);
+}
+
 }  // namespace detail
 
 /// Decodes one whole envelope, the inside of a frame: `input` is all of it and nothing else. Every
@@ -5951,6 +5964,43 @@ inline std::size_t encode_frame_prefix(std::size_t envelope_bytes, mutable_bytes
     }
     detail::store_little(out.data(), static_cast<std::uint32_t>(envelope_bytes));
     return frame_prefix_bytes;
+}
+
+/// Bytes of the response that `encode_response` makes of an argument of so many.
+constexpr std::uint64_t response_bytes(std::uint64_t argument_bytes) noexcept {
+    return envelope_bytes_min + argument_bytes;
+}
+
+/// Writes a response whose one value is `argument`, checked bytes of an argument with its kind in
+/// front: a copy, without the walks of a `writer`. Its size, or 0 if `out` is shorter. Any thread.
+inline std::size_t encode_response(std::uint64_t request_id, std::uint16_t flags, bytes argument,
+                                   mutable_bytes out) noexcept {
+    if (out.size() < response_bytes(argument.size())) {
+        return 0;
+    }
+    std::byte* const at = out.data();
+    detail::put_head(at, envelope_kind::response, flags, request_id, detail::version_profile);
+    detail::store_little(at + 16, std::uint32_t{0});
+    detail::store_little(at + 20, std::uint32_t{1});
+    detail::copy_piece(at + 24, argument);
+    detail::store_little(at + 24 + argument.size(), std::uint64_t{0});
+    return envelope_bytes_min + argument.size();
+}
+
+/// Writes an error with so many bytes of text, UTF-8, as its code. Its size, or 0 if `out` is
+/// shorter. Any thread.
+inline std::size_t encode_error(std::uint64_t request_id, std::string_view code,
+                                mutable_bytes out) noexcept {
+    if (out.size() < envelope_bytes_min + code.size()) {
+        return 0;
+    }
+    std::byte* const at = out.data();
+    detail::put_head(at, envelope_kind::error, 0, request_id, detail::version_published);
+    detail::store_little(at + 16, static_cast<std::uint32_t>(code.size()));
+    detail::copy_piece(at + 20, as_bytes(code));
+    detail::store_little(at + 20 + code.size(), std::uint64_t{0});
+    detail::store_little(at + 28 + code.size(), std::uint32_t{0});
+    return envelope_bytes_min + code.size();
 }
 
 /// What a descriptor says, for writer::descriptor.
@@ -7086,11 +7136,18 @@ struct lane_entry {
     account spent;
     std::uint64_t completed;
     std::uint64_t batch;         // the last one it had a job in
+    std::uint64_t word;          // of who has it
     std::uint32_t calls_max;     // pending
     std::uint32_t pending;
+    std::uint32_t first_pending;
+    std::uint32_t unreported;    // calls, pending ones and those in `reports`
+    link_queue reports;          // settled calls that nobody has taken yet
     link_queue ready;            // jobs
     std::uint32_t next_busy;
+    std::uint32_t next_reporting;
     bool is_busy;                // in the list of those with a ready job
+    bool is_reporting;           // in the list of those with a report
+    bool reports_calls;
     bool is_closed;
 };
 
@@ -7115,6 +7172,7 @@ struct message_entry {
 };
 
 enum class promise_kind : std::uint8_t { call, open };
+enum class report : std::uint8_t { none, wanted, queued };
 
 struct promise_entry {
     slot_header slot;            // its next: the next job of its queue
@@ -7129,14 +7187,17 @@ struct promise_entry {
     std::uint32_t bytes_count;
     std::uint32_t arguments;
     std::uint32_t payload_bytes;
-    std::uint32_t previous, next;    // among those settled that nobody needs
+    // Among its lane's pending ones; then its reports; then those settled that nobody needs.
+    std::uint32_t previous, next;
     std::uint32_t next_found;        // of a search for cycles
     weight result;                   // of the arguments and payload, once settled of the result
+    std::uint64_t word;              // the caller's own
     std::uint16_t flags;
     std::uint8_t method;
     promise_state state;
     rpc_code code;               // of a rejected one
     promise_kind kind;
+    report told;
     bool is_queued;              // in the queue of a lane or a provider
     bool is_late;                // its provider said so
     bool follows;                // another one, the only one it needs
@@ -8401,6 +8462,10 @@ public:
     /// Bytes that `write` would take now.
     std::size_t room() const noexcept;
 
+    /// Would `write` take so many? False: `on_writable` comes when there is more room, as after a
+    /// write that took less; for output that goes whole or not at all.
+    bool has_room(std::size_t count) noexcept;
+
     /// Bytes queued and not yet taken by the kernel; over TLS: not yet encrypted.
     std::uint64_t output_bytes() const noexcept;
 
@@ -8408,6 +8473,9 @@ public:
 
     /// Received and not consumed. In `on_data` the same bytes as its argument.
     bytes input() const noexcept;
+
+    /// The most of it that there can be: `limits::buffer_bytes`.
+    std::size_t input_max() const noexcept;
 
     /// What a receive would find now; no byte is taken. At most one system call: what has come
     /// already (unconsumed input, the peer's end) is told without one. A receive that the kernel
@@ -9167,11 +9235,23 @@ inline std::size_t connection::room() const noexcept {
     return queue.room_in_last() + std::size_t{more} * at.pool.buffer_bytes();
 }
 
+inline bool connection::has_room(std::size_t count) noexcept {
+    if (room() >= count) {
+        return true;
+    }
+    if (open_for_output()) {
+        refuse_output(core().pool.room(side::output) == 0);
+    }
+    return false;
+}
+
 inline std::uint64_t connection::output_bytes() const noexcept {
     return output_.words == 0 ? 0 : output().byte_count();
 }
 
 // ---- connection, input
+
+inline std::size_t connection::input_max() const noexcept { return core().pool.buffer_bytes(); }
 
 inline std::byte* connection::window_memory() const noexcept {
     if (has(window_inline)) {
@@ -26264,8 +26344,147 @@ blocking_pool(storage_view, Handler&, Gate&, Events&)
 
 NETIO_END
 
+// ==== src/rpc_link.hpp ============================================================================
+// floor 4 · what carries envelopes from side to side, two ways inside a process
+
+NETIO_BEGIN
+
+namespace rpc {
+
+/// One side of what carries envelopes, whole and in order, both ways. Who calls on it and who
+/// answers see no more of a transport than this; it belongs to one thread.
+///
+/// * `record_max()`: bytes of the largest envelope it carries.
+/// * `claim(n)`: room for an envelope of up to so many bytes; empty: none just now, larger than
+///   `record_max()`, or it is over. Each is given to `commit` or `abandon` before the next.
+/// * `commit(claim, n)`: the envelope is there and has so many bytes. `flush()`: what was
+///   committed is on its way, and the other side hears of it.
+/// * `peek()`: the oldest envelope that came, until `release`; empty: none. Nobody changes those
+///   bytes before.
+/// * `why()`: error::none, or why nothing comes or goes any more.
+template <class L>
+concept link = requires(L& of, std::uint32_t count, const ring_claim& claimed) {
+    { of.record_max() } noexcept -> std::same_as<std::uint32_t>;
+    { of.claim(count) } noexcept -> std::same_as<ring_claim>;
+    { of.commit(claimed, count) } noexcept;
+    { of.abandon(claimed) } noexcept;
+    { of.flush() } noexcept;
+    { of.peek() } noexcept -> std::same_as<bytes>;
+    { of.release() } noexcept;
+    { of.why() } noexcept -> std::same_as<error>;
+};
+
+/// Two threads, or one, and a ring each way: this side writes one and reads the other.
+class ring_link {
+public:
+    ring_link(spsc_ring& out, spsc_ring& in) noexcept : out_(out), in_(in) {}
+
+    std::uint32_t record_max() const noexcept { return out_.record_max(); }
+    ring_claim claim(std::uint32_t bytes_count) noexcept { return out_.claim(bytes_count); }
+    void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
+        out_.commit(what, bytes_count);
+    }
+    static void abandon(const ring_claim&) noexcept {}
+    static void flush() noexcept {}
+    bytes peek() noexcept { return in_.peek(); }
+    void release() noexcept { in_.release(); }
+    static error why() noexcept { return error::none; }
+
+private:
+    spsc_ring& out_;
+    spsc_ring& in_;
+};
+
+/// Bytes in front of each record of a ring that many clients write to: whose it is.
+inline constexpr std::uint32_t sender_bytes = 8;
+
+/// A client's side where many share one ring to the server; answers come in a ring of its own.
+class shared_link {
+public:
+    /// `number` is how the server knows it.
+    shared_link(mpsc_ring& out, std::uint64_t number, spsc_ring& in) noexcept
+        : out_(out), in_(in), number_(number) {}
+
+    std::uint32_t record_max() const noexcept { return out_.record_max() - sender_bytes; }
+    ring_claim claim(std::uint32_t bytes_count) noexcept {
+        if (bytes_count == 0 || bytes_count > record_max()) {
+            return {};
+        }
+        ring_claim made = out_.claim(bytes_count + sender_bytes);
+        if (made) {
+            detail::store_little(made.room.data(), number_);
+            made.room = made.room.subspan(sender_bytes);
+        }
+        return made;
+    }
+    void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
+        out_.commit(whole(what), bytes_count + sender_bytes);
+    }
+    void abandon(const ring_claim& what) noexcept { out_.abandon(whole(what)); }
+    static void flush() noexcept {}
+    bytes peek() noexcept { return in_.peek(); }
+    void release() noexcept { in_.release(); }
+    static error why() noexcept { return error::none; }
+
+private:
+    static ring_claim whole(const ring_claim& what) noexcept {
+        return {{what.room.data() - sender_bytes, what.room.size() + sender_bytes}, what.at};
+    }
+
+    mpsc_ring& out_;
+    spsc_ring& in_;
+    std::uint64_t number_;
+};
+
+/// The number of the client whose record is the oldest one in a shared ring.
+struct front_sender {
+    std::uint64_t number = 0;
+    bool there = false;
+};
+
+/// Reader only.
+inline front_sender sender_in_front(mpsc_ring& of) noexcept {
+    const bytes record = of.peek();
+    if (record.size() <= sender_bytes) {
+        return {};
+    }
+    return {detail::load_little<std::uint64_t>(record.data()), true};
+}
+
+/// The server's side of one client of a shared ring: what others sent is not there for it. The ring
+/// is one queue, so a client that leaves its answers where they are holds up all others once
+/// `claim` finds no room: give each a ring for as many answers as it may have calls.
+class served_link {
+public:
+    served_link(mpsc_ring& in, std::uint64_t number, spsc_ring& out) noexcept
+        : in_(in), out_(out), number_(number) {}
+
+    std::uint32_t record_max() const noexcept { return out_.record_max(); }
+    ring_claim claim(std::uint32_t bytes_count) noexcept { return out_.claim(bytes_count); }
+    void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
+        out_.commit(what, bytes_count);
+    }
+    static void abandon(const ring_claim&) noexcept {}
+    static void flush() noexcept {}
+    bytes peek() noexcept {
+        const front_sender front = sender_in_front(in_);
+        return front.there && front.number == number_ ? in_.peek().subspan(sender_bytes) : bytes{};
+    }
+    void release() noexcept { in_.release(); }
+    static error why() noexcept { return error::none; }
+
+private:
+    mpsc_ring& in_;
+    spsc_ring& out_;
+    std::uint64_t number_;
+};
+
+}  // namespace rpc
+
+NETIO_END
+
 // ==== src/rpc_kernel.hpp ==========================================================================
-// floor 8 · capabilities, budgets, promises: calls without I/O, clock or heap
+// floor 6 · capabilities, budgets, promises: calls without I/O, clock or heap
 
 // A call goes one way:
 //
@@ -26369,6 +26588,10 @@ struct settled {
     rpc_code code = rpc_code::other;    ///< of a rejected one
     std::string_view text{};            ///< its code as text, a provider's own one included
     rpc::value value{};                 ///< of a resolved one
+    bytes argument{};                   ///< the same as an argument stands on the wire
+    std::uint64_t word = 0;             ///< `call_arguments::word` of its call
+    std::uint16_t flags = 0;            ///< of its call, and of what the capability asks for
+    promise_id promise{};
 };
 
 /// A message of a channel, valid until the next call of `receive` or of `close_channel`.
@@ -26390,6 +26613,8 @@ struct call_arguments {
     /// (unknown_promise), for numbers of a stranger may name anybody's.
     promise_id (*promise_of)(void* context, std::uint64_t number) noexcept = nullptr;
     void* context = nullptr;
+    /// The caller's own; comes back with what the call is settled with.
+    std::uint64_t word = 0;
 };
 
 /// For `call_arguments::promise_of`: the number is `promise_id::bits`.
@@ -26586,6 +26811,10 @@ public:
     answer<void> release(capability which) noexcept;
     /// What may leave the process. All zero if it is unknown.
     capability_id id_of(capability which) const noexcept;
+    /// What a descriptor says of it, its methods into `names`, in the order of the wire. Views of
+    /// what the kernel holds. unknown_capability, revoked.
+    answer<descriptor_fields> describe(
+        capability which, std::string_view (&names)[provider_methods_max]) const noexcept;
     /// Who has this id: no reference, nothing granted. unknown_capability: forged, of another
     /// kernel, or gone.
     answer<capability> import(const capability_id& id) const noexcept;
@@ -26595,11 +26824,30 @@ public:
     /// A queue of calls with a budget of its own, of which at most `calls_max` may be pending at
     /// once. budget_exceeded: a zero, or the table is full.
     answer<lane_id> open_lane(const budget& spend = {}, std::uint32_t calls_max = 256) noexcept;
+    /// The same for a connection: its calls, once settled, wait in `next_report` and are not
+    /// forgotten before; until they are taken they count as pending. `word` says whose it is.
+    answer<lane_id> open_reporting_lane(std::uint64_t word, const budget& spend = {},
+                                        std::uint32_t calls_max = 256) noexcept;
     /// A smaller budget. escalation: not smaller in everything; budget_exceeded: a zero.
     answer<void> narrow_lane(lane_id which, const budget& spend) noexcept;
     /// Refuses calls from now on; those that are pending go on. unknown_lane.
     answer<void> close_lane(lane_id which) noexcept;
     std::uint32_t pending_of(lane_id which) const noexcept;
+    /// Closes it, or goes on from there: what is pending is cancelled, what was not reported is
+    /// forgotten. A call that is being made just now is made, and heard of by nobody.
+    answer<void> drop_lane(lane_id which) noexcept;
+    /// The oldest settled call of a reporting lane that was not taken yet. unknown_lane;
+    /// unresolvable_promise: there is none.
+    answer<settled> next_report(lane_id of) const noexcept;
+    /// Takes it: from now on it is kept, or forgotten, as any settled promise. False: none.
+    bool take_report(lane_id of) noexcept;
+    /// A lane that has reports, and its word; each lane once, then it comes again when it has new
+    /// ones: so take all that it has, or come back yourself. unknown_lane: none has.
+    struct reporting_lane {
+        lane_id lane{};
+        std::uint64_t word = 0;
+    };
+    answer<reporting_lane> next_reporting() noexcept;
 
     // ---- calls
 
@@ -26718,6 +26966,14 @@ private:
             return entries[index].next_busy;
         };
     }
+    static auto next_report_in(detail::promise_entry* entries) noexcept {
+        return [entries](std::uint32_t index) -> std::uint32_t& { return entries[index].next; };
+    }
+    static auto next_reporting_in(detail::lane_entry* entries) noexcept {
+        return [entries](std::uint32_t index) -> std::uint32_t& {
+            return entries[index].next_reporting;
+        };
+    }
     static bool has_room(const slab& of, std::uint32_t count = 1) noexcept {
         return of.capacity() - of.in_use() >= count;
     }
@@ -26806,6 +27062,12 @@ private:
     answer<void> check_room(const checked_call& what) const noexcept;
     std::uint32_t queue(checked_call& what, std::uint32_t piece,
                         const call_arguments& with) noexcept;
+    void join_lane(std::uint32_t index) noexcept;
+    void leave_lane(const detail::promise_entry& of) noexcept;
+    bool has_place(const detail::lane_entry& of) const noexcept {
+        return of.pending < of.calls_max && of.unreported < of.calls_max;
+    }
+    settled what_of(std::uint32_t index) const noexcept;
     void need(std::uint32_t job, std::uint32_t needed, std::uint32_t& last) noexcept;
     void drop_edges(detail::promise_entry& of) noexcept;
     void unlink_waiter(const detail::edge_entry& edge) noexcept;
@@ -26879,6 +27141,8 @@ private:
     }
     void end_job(std::uint32_t index, bool was_made) noexcept;
     void end_cancelled(std::uint32_t job) noexcept;
+    void cancel_pending(std::uint32_t index) noexcept;
+    std::uint32_t pop_report(detail::lane_entry& of) noexcept;
     bool reaches(std::uint32_t from, std::uint32_t to) noexcept;
     void keep_if_settled(std::uint32_t index) noexcept;
     void unkeep(detail::promise_entry& of) noexcept;
@@ -26895,9 +27159,26 @@ private:
         return index != none_index ? index + 1 : 0;
     }
     void free_lane_if_done(std::uint32_t index) noexcept {
-        if (lanes_[index].is_closed && lanes_[index].pending == 0) {
+        const detail::lane_entry& of = lanes_[index];
+        if (of.is_closed && of.pending == 0 && of.unreported == 0) {
+            if (of.is_reporting) {
+                stop_reporting(index);
+            }
             lane_slots_.give(index);
         }
+    }
+    /// Out of the list of those with reports, once in a lane's life and only if nobody asked for
+    /// `next_reporting` since its last report.
+    void stop_reporting(std::uint32_t index) noexcept {
+        detail::link_queue kept{};
+        while (!reporting_lanes_.empty()) {
+            const std::uint32_t at = reporting_lanes_.pop(next_reporting_in(lanes_));
+            if (at != index) {
+                kept.push(at, next_reporting_in(lanes_));
+            }
+        }
+        reporting_lanes_ = kept;
+        lanes_[index].is_reporting = false;
     }
     static bool goes(const detail::channel_entry& of, channel_end from) noexcept;
     void free_message(std::uint32_t at) noexcept;
@@ -26923,6 +27204,7 @@ private:
     writer reply_;
     detail::link_queue busy_lanes_{};                         // with ready jobs
     detail::link_queue busy_providers_{};                     // with a queue
+    detail::link_queue reporting_lanes_{};                    // with a report
     std::uint32_t first_follower_ = 0;                        // whose promise is settled
     std::uint32_t first_kept_ = 0, last_kept_ = 0;            // settled, oldest first
     std::uint32_t kept_count_ = 0;
@@ -27324,6 +27606,39 @@ inline capability_id kernel::id_of(capability which) const noexcept {
     return out;
 }
 
+inline answer<descriptor_fields> kernel::describe(
+    capability which, std::string_view (&names)[provider_methods_max]) const noexcept {
+    const std::uint32_t index = held(which);
+    if (index == none_index) {
+        return rpc_code::unknown_capability;
+    }
+    const detail::capability_entry& of = capabilities_[index];
+    if (is_revoked(of)) {
+        return rpc_code::revoked;
+    }
+    const std::span<const method> all = methods_of(providers_[of.provider]);
+    std::size_t count = 0;
+    for (std::size_t at = 0; at < all.size(); ++at) {
+        if ((of.methods >> at & 1) == 0) {
+            continue;
+        }
+        std::size_t place = count++;
+        for (; place != 0 && detail::text_before(all[at].name, names[place - 1]); --place) {
+            names[place] = names[place - 1];
+        }
+        names[place] = all[at].name;
+    }
+    descriptor_fields out;
+    out.id = id_of(which);
+    out.methods = {names, count};
+    out.spend = of.spent.most;
+    out.read_only = of.read_only;
+    out.redact = of.redact;
+    out.has_path = of.has_path;
+    out.path = of.has_path ? path_of(of) : std::string_view{};
+    return out;
+}
+
 inline answer<capability> kernel::import(const capability_id& id) const noexcept {
     const capability which{detail::load_little<std::uint64_t>(id.octets)};
     const std::uint32_t index = held(which);
@@ -27372,6 +27687,17 @@ inline answer<lane_id> kernel::open_lane(const budget& spend, std::uint32_t call
     return made;
 }
 
+inline answer<lane_id> kernel::open_reporting_lane(std::uint64_t word, const budget& spend,
+                                                   std::uint32_t calls_max) noexcept {
+    const answer<lane_id> made = open_lane(spend, calls_max);
+    if (made) {
+        detail::lane_entry& lane = lanes_[static_cast<std::uint32_t>(made.value.bits)];
+        lane.word = word;
+        lane.reports_calls = true;
+    }
+    return made;
+}
+
 inline answer<void> kernel::narrow_lane(lane_id which, const budget& spend) noexcept {
     const std::uint32_t index = find(lane_slots_, which.bits);
     if (index == none_index || lanes_[index].is_closed) {
@@ -27400,6 +27726,102 @@ inline answer<void> kernel::close_lane(lane_id which) noexcept {
     log_.record(event_kind::lane_destroyed, which.bits, lanes_[index].completed);
     free_lane_if_done(index);
     return {};
+}
+
+/// A pending promise is one of its lane's, until it ends or its turn in a queue has come.
+inline void kernel::join_lane(std::uint32_t index) noexcept {
+    detail::promise_entry& made = promises_[index];
+    detail::lane_entry& lane = lanes_[made.lane];
+    made.next = lane.first_pending;
+    if (lane.first_pending != 0) {
+        promises_[lane.first_pending - 1].previous = index + 1;
+    }
+    lane.first_pending = index + 1;
+    ++lane.pending;
+}
+
+inline void kernel::leave_lane(const detail::promise_entry& of) noexcept {
+    detail::lane_entry& lane = lanes_[of.lane];
+    if (of.next != 0) {
+        promises_[of.next - 1].previous = of.previous;
+    }
+    (of.previous != 0 ? promises_[of.previous - 1].next : lane.first_pending) = of.next;
+    --lane.pending;
+}
+
+inline answer<void> kernel::drop_lane(lane_id which) noexcept {
+    const std::uint32_t at = find(lane_slots_, which.bits);
+    if (at == none_index) {
+        return rpc_code::unknown_lane;
+    }
+    detail::lane_entry& lane = lanes_[at];
+    if (!lane.is_closed) {
+        log_.record(event_kind::lane_destroyed, which.bits, lane.completed);
+    }
+    lane.is_closed = true;
+    ++lane.unreported;  // it stays until the end of this
+    for (std::uint32_t link = lane.first_pending; link != 0;) {
+        const std::uint32_t index = link - 1;
+        detail::promise_entry& of = promises_[index];
+        link = of.next;
+        lane.unreported -= of.told != detail::report::none ? 1 : 0;
+        of.told = detail::report::none;
+        if (index != running_ && state_of(index) == promise_state::pending) {
+            cancel_pending(index);
+        }
+    }
+    while (!lane.reports.empty()) {
+        const std::uint32_t index = pop_report(lane);
+        if (promises_[index].is_kept) {
+            free_promise(index);
+        }
+    }
+    settle_rest();
+    --lane.unreported;
+    free_lane_if_done(at);
+    return {};
+}
+
+/// The oldest report, which is then a settled promise as any.
+inline std::uint32_t kernel::pop_report(detail::lane_entry& of) noexcept {
+    const std::uint32_t index = of.reports.pop(next_report_in(promises_));
+    promises_[index].told = detail::report::none;
+    --of.unreported;
+    keep_if_settled(index);
+    return index;
+}
+
+inline answer<settled> kernel::next_report(lane_id of) const noexcept {
+    const std::uint32_t at = find(lane_slots_, of.bits);
+    if (at == none_index) {
+        return rpc_code::unknown_lane;
+    }
+    if (lanes_[at].reports.empty()) {
+        return rpc_code::unresolvable_promise;
+    }
+    return what_of(lanes_[at].reports.first - 1);
+}
+
+inline bool kernel::take_report(lane_id of) noexcept {
+    const std::uint32_t at = find(lane_slots_, of.bits);
+    if (at == none_index || lanes_[at].reports.empty()) {
+        return false;
+    }
+    pop_report(lanes_[at]);
+    free_lane_if_done(at);
+    return true;
+}
+
+inline answer<kernel::reporting_lane> kernel::next_reporting() noexcept {
+    while (!reporting_lanes_.empty()) {
+        const std::uint32_t at = reporting_lanes_.pop(next_reporting_in(lanes_));
+        detail::lane_entry& of = lanes_[at];
+        of.is_reporting = false;
+        if (!of.reports.empty()) {
+            return reporting_lane{lane_id{name_of(lanes_, at)}, of.word};
+        }
+    }
+    return rpc_code::unknown_lane;
 }
 
 inline std::uint32_t kernel::pending_of(lane_id which) const noexcept {
@@ -27490,7 +27912,7 @@ inline answer<void> kernel::check_tools(const detail::capability_entry& target,
 
 inline answer<void> kernel::check_room(const checked_call& what) const noexcept {
     const std::uint32_t edges_of_one = (sizes_.edges_max + 3) / 4;
-    const bool room = lanes_[what.lane].pending < lanes_[what.lane].calls_max &&
+    const bool room = has_place(lanes_[what.lane]) &&
                       (has_room(promise_slots_) || kept_count_ != 0) &&
                       what.promises <= edges_of_one && has_room(edge_slots_, what.promises) &&
                       what.load.bytes <= store_.bytes_max();
@@ -27623,10 +28045,15 @@ inline std::uint32_t kernel::queue(checked_call& what, std::uint32_t piece,
     charge(target, 1, what.load);
     lane.spent.charge(1, what.load);
     ++target.jobs;
-    ++lane.pending;
     const std::uint32_t index = take(promise_slots_, promises_);
     detail::promise_entry& made = promises_[index];
     made.lane = what.lane;
+    join_lane(index);
+    if (lane.reports_calls) {
+        made.told = detail::report::wanted;
+        ++lane.unreported;
+    }
+    made.word = with.word;
     made.capability = what.capability;
     made.method = static_cast<std::uint8_t>(what.method);
     made.flags = static_cast<std::uint16_t>(with.flags | (target.redact ? flag_redact : 0));
@@ -28050,7 +28477,7 @@ inline void kernel::end_job(std::uint32_t index, bool was_made) noexcept {
     of.bytes_count = 0;
     drop_edges(of);
     detail::lane_entry& lane = lanes_[of.lane];
-    --lane.pending;
+    leave_lane(of);
     if (of.kind == promise_kind::call) {
         if (was_made) {
             ++lane.completed;
@@ -28104,7 +28531,19 @@ inline void kernel::settle_followers() noexcept {
 /// Settled promises that nobody needs are kept, oldest first, until there are too many.
 inline void kernel::keep_if_settled(std::uint32_t index) noexcept {
     detail::promise_entry& of = promises_[index];
-    if (of.state == promise_state::pending || of.waiters != 0 || of.is_queued || of.is_kept) {
+    if (of.state == promise_state::pending || of.is_queued) {
+        return;
+    }
+    if (of.told == detail::report::wanted) {
+        detail::lane_entry& lane = lanes_[of.lane];
+        of.told = detail::report::queued;
+        lane.reports.push(index, next_report_in(promises_));
+        if (!lane.is_reporting) {
+            lane.is_reporting = true;
+            reporting_lanes_.push(of.lane, next_reporting_in(lanes_));
+        }
+    }
+    if (of.waiters != 0 || of.is_kept || of.told != detail::report::none) {
         return;
     }
     of.is_kept = true;
@@ -28155,14 +28594,14 @@ inline answer<promise_id> kernel::open_promise(lane_id lane) noexcept {
     }
     ++search_;
     lent_[0] = lent_[1] = nullptr;
-    const bool room = lanes_[at].pending < lanes_[at].calls_max && room_for_promise();
+    const bool room = has_place(lanes_[at]) && room_for_promise();
     const std::uint32_t index = room ? take(promise_slots_, promises_) : none_index;
     if (index == none_index) {
         return rpc_code::budget_exceeded;
     }
-    ++lanes_[at].pending;
     promises_[index].lane = at;
     promises_[index].kind = promise_kind::open;
+    join_lane(index);
     return promise_id{name_of(promises_, index)};
 }
 
@@ -28222,12 +28661,17 @@ inline answer<void> kernel::cancel(promise_id which) noexcept {
     if (index == running_) {
         return rpc_code::invalid_argument;
     }
+    cancel_pending(index);
+    settle_rest();
+    return {};
+}
+
+/// What it was made of is given back at once, or when its turn in a queue comes.
+inline void kernel::cancel_pending(std::uint32_t index) noexcept {
     if (!promises_[index].is_queued) {
         end_job(index, false);
     }
     settle(index, promise_state::cancelled);
-    settle_rest();
-    return {};
 }
 
 inline answer<void> kernel::follow(promise_id which, promise_id other) noexcept {
@@ -28294,12 +28738,20 @@ inline answer<settled> kernel::look(promise_id which) const noexcept {
     if (index == none_index) {
         return rpc_code::unknown_promise;
     }
+    return what_of(index);
+}
+
+inline settled kernel::what_of(std::uint32_t index) const noexcept {
+    const detail::promise_entry& of = promises_[index];
     settled out;
-    out.state = state_of(index);
+    out.state = of.state;
+    out.word = of.word;
+    out.flags = of.flags;
+    out.promise = {name_of(promises_, index)};
     if (out.state == promise_state::resolved) {
         out.value = value_of(index);
+        out.argument = kept_bytes(of);
     } else if (out.state == promise_state::rejected) {
-        const detail::promise_entry& of = promises_[index];
         out.code = of.code;
         out.text = of.piece != 0 ? as_text(kept_bytes(of)) : code_text(out.code);
     }
@@ -28453,6 +28905,1045 @@ inline answer<void> kernel::close_channel(channel_id which) noexcept {
         }
     }
     channel_slots_.give(index);
+    return {};
+}
+
+}  // namespace rpc
+
+NETIO_END
+
+// ==== src/rpc_peer.hpp ============================================================================
+// floor 7 · the two ends of a connection: who answers calls, who makes them
+
+// One connection, whatever carries its envelopes:
+//
+//   caller.call ── request 7 ──►  link  ──► callee.take ── kernel.call ── request 7 is promise p
+//      ▲                                                     │ later requests name p as promise 7
+//   caller.take ◄── response 7 ── link ◄── callee.answer ◄── kernel.dispatch settles p
+//
+// A batch of requests is taken before any of it is dispatched, so calls that need each other's
+// results run in one batch and their answers leave together. Answers come as calls are settled, not
+// in the order of the requests. Neither end knows a socket, a clock or a heap.
+
+NETIO_BEGIN
+
+namespace rpc {
+
+/// Spends whatever the capabilities allow.
+inline constexpr budget unbounded_budget{~std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{0},
+                                         ~std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{0},
+                                         ~std::uint64_t{0}};
+
+/// Calls that one connection may have under way at each end.
+inline constexpr std::uint32_t connection_calls_max = 1u << 16;
+
+struct callee_options {
+    /// Calls pending or not yet answered, a power of two; further requests wait where they are. So
+    /// many of the latest request ids can be named as promises. A connection whose calls all wait
+    /// for something that only comes by the same connection stands still: it needs more.
+    std::uint32_t calls_max = 64;
+    /// What the calls of the connection may spend together, besides what their capabilities allow.
+    budget spend = unbounded_budget;
+    wire_limits wire = wire_limits::strict();
+    /// A hello may come at any time and begins a session anew: for links that outlive the process
+    /// at their other end. Else it may only be the first envelope.
+    bool resumes = false;
+};
+
+namespace detail {
+
+/// What became of a request: a promise of the kernel, or, below 2^32, the code it was refused with.
+struct remembered_call {
+    std::uint64_t request_id;
+    std::uint64_t promise;
+};
+
+/// A call that waits for its answer.
+struct outstanding_call {
+    std::uint64_t request_id;    // 0: none
+    std::uint64_t word;
+    bool is_forgotten;
+};
+
+/// The most that an error with one of netio's own codes takes.
+inline constexpr std::uint32_t refusal_bytes = envelope_bytes_min + 32;
+
+constexpr bool calls_valid(std::uint32_t calls_max) noexcept {
+    return calls_max != 0 && calls_max <= connection_calls_max &&
+           (calls_max & (calls_max - 1)) == 0;
+}
+
+/// The request id of an envelope that may be broken; 0 if it has none.
+inline std::uint64_t claimed_id(bytes frame) noexcept {
+    return frame.size() >= 16 && load_little<std::uint32_t>(frame.data()) == magic_little
+               ? load_little<std::uint64_t>(frame.data() + 8)
+               : 0;
+}
+
+template <class Entry>
+std::span<Entry> entries_in(std::span<std::byte> memory, std::uint32_t count) noexcept {
+    std::byte* const at = memory.data();
+    const std::size_t skip = (8 - reinterpret_cast<std::uintptr_t>(at) % 8) % 8;
+    if (!calls_valid(count) || memory.size() < skip + count * sizeof(Entry)) {
+        return {};
+    }
+    return {reinterpret_cast<Entry*>(at + skip), count};
+}
+
+template <class Entry>
+constexpr std::size_t entries_bytes(std::uint32_t count) noexcept {
+    return calls_valid(count) ? count * sizeof(Entry) + 8 : 0;
+}
+
+}  // namespace detail
+
+/// Bytes that a callee, or a caller, of so many calls needs; 0: no power of two, or more than
+/// `connection_calls_max`. Compile time or run time.
+constexpr std::size_t callee_bytes_needed(std::uint32_t calls_max) noexcept {
+    return detail::entries_bytes<detail::remembered_call>(calls_max);
+}
+constexpr std::size_t caller_bytes_needed(std::uint32_t calls_max) noexcept {
+    return detail::entries_bytes<detail::outstanding_call>(calls_max);
+}
+
+/// Answers the calls of one connection out of a kernel, which it may share with other callees of
+/// the same thread.
+///
+///     do {
+///         taken = session.take(link);
+///         kernel.dispatch();
+///         session.answer_settled(link);
+///     } while (taken != 0);
+///     link.flush();
+///
+/// A request goes to the capability that is its first argument, which the provider does not see, or
+/// else to the root. A promise among its arguments is the id of an earlier request of the
+/// connection, whether that was answered or not; if that one was refused, this one is, with the
+/// same code. A bad envelope is answered with its code and ends the connection: `why()`.
+class callee {
+public:
+    /// `memory` is all zero and `callee_bytes_needed(how.calls_max)` large. If it is smaller, or
+    /// an option is out of range, `open` says so.
+    callee(kernel& of, std::span<std::byte> memory, const callee_options& how = {}) noexcept
+        : kernel_(of), how_(how),
+          calls_(detail::entries_in<detail::remembered_call>(memory, how.calls_max)) {}
+    callee(const callee&) = delete;
+    callee& operator=(const callee&) = delete;
+
+    /// Begins: `root` is held until `close`; `word` is what `kernel::next_reporting` says of it.
+    /// invalid_argument: options or memory, or it is open; unknown_capability: `root`;
+    /// budget_exceeded: no lane is left, or a field of the budget is 0.
+    answer<void> open(capability root, std::uint64_t word = 0) noexcept;
+    /// Ends: what is pending is cancelled, what was not answered is forgotten, the root is
+    /// released.
+    void close() noexcept;
+    bool is_open() const noexcept { return is_open_; }
+
+    /// Takes requests until none is there, `calls_max` are under way, or there is no room to
+    /// refuse one; makes them calls of the kernel and runs none. How many.
+    template <link L>
+    std::uint32_t take(L& from, std::uint32_t requests_max = 0xFFFFFFFF) noexcept;
+    /// Writes an answer for each call that is settled, as far as there is room; how many. Every
+    /// one of them is kept until then.
+    template <link L>
+    std::uint32_t answer_settled(L& to) noexcept;
+
+    /// error::none, or what the other side did wrong, after which nothing is taken any more:
+    /// rpc_wire, rpc_limit, rpc_capability_table. What was answered before is still to be sent.
+    error why() const noexcept { return why_; }
+    lane_id lane() const noexcept { return lane_; }
+    /// Calls that wait for their turn, their provider, or room for their answer.
+    std::uint32_t under_way() const noexcept { return under_way_; }
+    /// Requests since `open`; how many of them were refused.
+    std::uint64_t requests() const noexcept { return requests_; }
+    std::uint64_t refused() const noexcept { return refused_; }
+
+private:
+    answer<void> open_lane() noexcept;
+    void forget_calls() noexcept;
+    /// The error to answer with, `text`, if it is not taken as it should be.
+    struct refusal {
+        std::uint64_t request_id = 0;
+        const char* text = nullptr;
+    };
+    refusal take_one(bytes frame) noexcept;
+    refusal take_request(const envelope& in) noexcept;
+    refusal take_hello(const envelope& in) noexcept;
+    refusal end_with(std::uint64_t request_id, error why) noexcept {
+        why_ = why;
+        return {request_id, code_text(code_from(why))};
+    }
+    rpc_code make_call(const envelope& in, std::uint64_t& promise) noexcept;
+    void remember(std::uint64_t request_id, std::uint64_t promise) noexcept;
+    static promise_id promise_named(void* context, std::uint64_t number) noexcept;
+    template <link L>
+    bool say_hello(L& to) noexcept;
+    template <link L>
+    bool answer_one(L& to, const settled& what) noexcept;
+
+    kernel& kernel_;
+    callee_options how_;
+    std::span<detail::remembered_call> calls_;
+    lane_id lane_{};
+    capability root_{};
+    std::uint64_t word_ = 0;
+    std::uint64_t last_id_ = 0;
+    std::uint64_t hello_id_ = 0;
+    std::uint64_t requests_ = 0;
+    std::uint64_t refused_ = 0;
+    std::uint32_t under_way_ = 0;
+    error why_ = error::none;
+    rpc_code broken_promise_ = rpc_code::other;    // of an argument, why that request was refused
+    bool is_open_ = false;
+    bool any_came_ = false;
+    bool hello_wanted_ = false;
+};
+
+inline answer<void> callee::open_lane() noexcept {
+    const answer<lane_id> made =
+        kernel_.open_reporting_lane(word_, how_.spend, how_.calls_max);
+    if (!made) {
+        return made.why;
+    }
+    lane_ = made.value;
+    return {};
+}
+
+inline answer<void> callee::open(capability root, std::uint64_t word) noexcept {
+    if (is_open_ || calls_.empty() || !how_.wire.valid()) {
+        return rpc_code::invalid_argument;
+    }
+    if (const answer<void> held = kernel_.retain(root); !held) {
+        return held;
+    }
+    word_ = word;
+    if (const answer<void> made = open_lane(); !made) {
+        kernel_.release(root);
+        return made;
+    }
+    root_ = root;
+    last_id_ = requests_ = refused_ = under_way_ = 0;
+    why_ = error::none;
+    any_came_ = hello_wanted_ = false;
+    is_open_ = true;
+    return {};
+}
+
+inline void callee::close() noexcept {
+    if (is_open_) {
+        is_open_ = false;
+        forget_calls();
+        kernel_.release(root_);
+    }
+}
+
+inline void callee::forget_calls() noexcept {
+    kernel_.drop_lane(lane_);
+    under_way_ = 0;
+    for (detail::remembered_call& one : calls_) {
+        kernel_.forget({one.promise});
+        one = {};
+    }
+}
+
+inline promise_id callee::promise_named(void* context, std::uint64_t number) noexcept {
+    callee& of = *static_cast<callee*>(context);
+    const detail::remembered_call& one = of.calls_[number & (of.calls_.size() - 1)];
+    if (number == 0 || one.request_id != number) {
+        return {};
+    }
+    if (one.promise >> 32 == 0) {
+        of.broken_promise_ = of.broken_promise_ == rpc_code::other
+                                 ? static_cast<rpc_code>(one.promise)
+                                 : of.broken_promise_;
+        return {};
+    }
+    return {one.promise};
+}
+
+/// Takes the place of a request so much older that nobody can name it any more.
+inline void callee::remember(std::uint64_t request_id, std::uint64_t promise) noexcept {
+    detail::remembered_call& one = calls_[request_id & (calls_.size() - 1)];
+    if (one.promise >> 32 != 0) {
+        kernel_.forget({one.promise});
+    }
+    one = {request_id, promise};
+}
+
+inline rpc_code callee::make_call(const envelope& in, std::uint64_t& promise) noexcept {
+    capability target = root_;
+    argument_list given = in.arguments;
+    if (!given.empty() && given.front().is(argument_tag::capability)) {
+        const answer<capability> named = kernel_.import(given.front().as_capability());
+        if (!named) {
+            return named.why;
+        }
+        target = named.value;
+        given = {detail::argument_step::after(given.data()), given.size() - 1};
+    }
+    call_arguments with{given, in.payload, in.flags, promise_named, this, in.request_id};
+    broken_promise_ = rpc_code::other;
+    const answer<promise_id> made = kernel_.call(lane_, target, in.method, with);
+    if (made) {
+        promise = made.value.bits;
+        return rpc_code::other;
+    }
+    return made.why == rpc_code::unknown_promise && broken_promise_ != rpc_code::other
+               ? broken_promise_
+               : made.why;
+}
+
+inline callee::refusal callee::take_request(const envelope& in) noexcept {
+    if (in.request_id <= last_id_) {
+        return end_with(in.request_id, error::rpc_wire);
+    }
+    last_id_ = in.request_id;
+    ++requests_;
+    std::uint64_t promise = 0;
+    const rpc_code code = make_call(in, promise);
+    if (promise != 0) {
+        ++under_way_;
+        remember(in.request_id, promise);
+        return {};
+    }
+    ++refused_;
+    remember(in.request_id, static_cast<std::uint64_t>(code));
+    return {in.request_id, code_text(code)};
+}
+
+/// Answered by one with the same id and the root, before anything else is.
+inline callee::refusal callee::take_hello(const envelope& in) noexcept {
+    if (any_came_ && !how_.resumes) {
+        return end_with(in.request_id, error::rpc_wire);
+    }
+    if (any_came_) {
+        forget_calls();
+        if (!open_lane()) {
+            why_ = error::full;
+            return {in.request_id, code_text(rpc_code::budget_exceeded)};
+        }
+        last_id_ = 0;
+    }
+    hello_wanted_ = true;
+    hello_id_ = in.request_id;
+    return {};
+}
+
+inline callee::refusal callee::take_one(bytes frame) noexcept {
+    const parsed<envelope> got = decode(frame, how_.wire);
+    if (got.status != parse_status::complete) {
+        return end_with(detail::claimed_id(frame), got.why);
+    }
+    refusal out;
+    switch (got.value.kind) {
+    case envelope_kind::request:
+        out = take_request(got.value);
+        break;
+    case envelope_kind::hello:
+        out = take_hello(got.value);
+        break;
+    default:
+        out = end_with(got.value.request_id, error::rpc_wire);
+    }
+    any_came_ = true;
+    return out;
+}
+
+template <link L>
+std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
+    std::uint32_t taken = 0;
+    ring_claim spare = from.claim(detail::refusal_bytes);
+    while (spare && taken != requests_max && is_open_ && why_ == error::none && !hello_wanted_ &&
+           under_way_ != how_.calls_max) {
+        const bytes frame = from.peek();
+        if (frame.empty()) {
+            break;
+        }
+        const refusal no = take_one(frame);
+        from.release();
+        ++taken;
+        if (no.text != nullptr) {
+            const std::size_t size = encode_error(no.request_id, no.text, spare.room);
+            from.commit(spare, static_cast<std::uint32_t>(size));
+            spare = from.claim(detail::refusal_bytes);
+        }
+    }
+    if (spare) {
+        from.abandon(spare);
+    }
+    return taken;
+}
+
+template <link L>
+bool callee::say_hello(L& to) noexcept {
+    std::string_view names[provider_methods_max];
+    const answer<descriptor_fields> root = kernel_.describe(root_, names);
+    std::size_t size = envelope_bytes_min;
+    if (root) {
+        size += sizeof(capability_id) + 4 + detail::budget_bytes + 1 + 4 + root.value.path.size();
+        for (const std::string_view name : root.value.methods) {
+            size += 4 + name.size();
+        }
+    }
+    if (size > to.record_max()) {
+        why_ = error::rpc_transport;
+        return false;
+    }
+    const ring_claim room = to.claim(static_cast<std::uint32_t>(size));
+    if (!room) {
+        return false;
+    }
+    writer out(room.room);
+    out.begin(envelope_kind::hello, hello_id_).payload({});
+    if (root) {
+        out.descriptor(root.value);
+    }
+    const std::size_t written = out.finish();
+    if (written == 0) {  // no peer takes such a descriptor
+        to.abandon(room);
+        why_ = out.why();
+        return false;
+    }
+    to.commit(room, static_cast<std::uint32_t>(written));
+    hello_wanted_ = false;
+    return true;
+}
+
+template <link L>
+bool callee::answer_one(L& to, const settled& what) noexcept {
+    const bool resolved = what.state == promise_state::resolved;
+    const std::uint64_t whole = response_bytes(what.argument.size());
+    std::string_view text = what.state == promise_state::cancelled
+                                ? code_text(rpc_code::promise_cancelled)
+                                : what.text;
+    const bool fits = whole <= to.record_max();
+    if (resolved && !fits) {
+        text = code_text(rpc_code::transport);
+    }
+    const std::uint64_t size = resolved && fits ? whole : envelope_bytes_min + text.size();
+    const ring_claim room = to.claim(static_cast<std::uint32_t>(size));
+    if (!room) {
+        return false;
+    }
+    const std::size_t written =
+        resolved && fits
+            ? encode_response(what.word, what.flags & flag_redact, what.argument, room.room)
+            : encode_error(what.word, text, room.room);
+    to.commit(room, static_cast<std::uint32_t>(written));
+    return true;
+}
+
+template <link L>
+std::uint32_t callee::answer_settled(L& to) noexcept {
+    std::uint32_t answered = 0;
+    if (!is_open_ || (hello_wanted_ && !say_hello(to))) {
+        return 0;
+    }
+    for (;;) {
+        const answer<settled> next = kernel_.next_report(lane_);
+        if (!next || !answer_one(to, next.value)) {
+            return answered;
+        }
+        kernel_.take_report(lane_);
+        --under_way_;
+        ++answered;
+    }
+}
+
+struct caller_options {
+    /// Calls that wait for their answers, a power of two; more are refused. No more than the other
+    /// side's, which lets further ones wait.
+    std::uint32_t calls_max = 64;
+    wire_limits wire = wire_limits::strict();
+};
+
+/// What a call goes to, and what goes with it.
+struct call_options {
+    /// Null: the root of the connection.
+    const capability_id* target = nullptr;
+    bytes payload{};
+    std::uint16_t flags = 0;
+    /// The caller's own; comes back with the answer.
+    std::uint64_t word = 0;
+    /// Claimed for the request; what it does not use is free again.
+    std::uint32_t bytes_max = 1024;
+};
+
+/// What came back. Views, valid until the function that they were given to returns.
+struct reply {
+    std::uint64_t request_id = 0;
+    std::uint64_t word = 0;
+    bool resolved = false;
+    rpc_code code = rpc_code::other;    ///< of one that failed; `other`: see `text`
+    std::string_view text{};            ///< the code as it was spelled
+    rpc::value value{};                 ///< of one that is resolved
+    std::uint16_t flags = 0;
+};
+
+/// Makes calls over one connection.
+///
+///     const auto sum = session.call(link, "add", {}, [](rpc::writer& in) { in.value_int(1); });
+///     const auto twice = session.call(link, "double", {}, [&](rpc::writer& in) {
+///         in.promise(sum.value);    // of a call that nobody has answered yet
+///     });
+///     link.flush();
+///     ...
+///     session.take(link, [](const rpc::reply& got) { ... });
+class caller {
+public:
+    /// `memory` is all zero and `caller_bytes_needed(how.calls_max)` large; else every call is
+    /// refused with error::limits_invalid.
+    explicit caller(std::span<std::byte> memory, const caller_options& how = {}) noexcept
+        : how_(how), calls_(detail::entries_in<detail::outstanding_call>(memory, how.calls_max)) {}
+    caller(const caller&) = delete;
+    caller& operator=(const caller&) = delete;
+
+    /// Sends a hello, after which everything is skipped until one with the same number comes back:
+    /// it names the root. For links that may still hold answers to somebody else's calls; others
+    /// may do without. full: no room now; already_open: calls are outstanding.
+    template <link L>
+    error begin(L& to, std::uint64_t number) noexcept;
+
+    /// Writes a request; `fill(rpc::writer&)` adds its arguments, and nothing else. Its id, which
+    /// later calls may name as a promise; or full: no room now, or `calls_max` are outstanding;
+    /// too_long: more than `how.bytes_max`, or than the link carries; rpc_wire, rpc_limit: the
+    /// writer's; why(): the connection is over.
+    template <link L, class Fill>
+    result<std::uint64_t> call(L& to, std::string_view method, const call_options& how,
+                               Fill&& fill) noexcept;
+    template <link L>
+    result<std::uint64_t> call(L& to, std::string_view method,
+                               const call_options& how = {}) noexcept {
+        return call(to, method, how, [](writer&) {});
+    }
+    /// The answer is not wanted any more: it is dropped when it comes. False: there is no such
+    /// call.
+    bool forget(std::uint64_t request_id) noexcept;
+
+    /// Hands every answer that is there to `heard(const rpc::reply&)`, which may make calls. How
+    /// many. An envelope that is no answer to a call ends the connection: why().
+    template <link L, class Heard>
+    std::uint32_t take(L& from, Heard&& heard) noexcept;
+    /// The connection is over: `heard` gets rpc/transport for each call that is outstanding.
+    template <class Heard>
+    std::uint32_t end(Heard&& heard) noexcept;
+
+    /// error::none, or why nothing is taken any more: rpc_wire, rpc_limit, rpc_capability_table.
+    error why() const noexcept { return why_; }
+    std::uint32_t outstanding() const noexcept { return outstanding_; }
+    /// The root as the other side's hello named it.
+    bool knows_root() const noexcept { return knows_root_; }
+    const capability_id& root() const noexcept { return root_; }
+
+private:
+    detail::outstanding_call& entry_of(std::uint64_t request_id) const noexcept {
+        return calls_[request_id & (calls_.size() - 1)];
+    }
+    /// The next id whose place is free; those of calls that take their time are left out.
+    std::uint64_t free_id() const noexcept {
+        std::uint64_t id = last_id_ + 1;
+        while (id == 0 || entry_of(id).request_id != 0) {
+            ++id;
+        }
+        return id;
+    }
+    void take_hello(const envelope& in) noexcept;
+    detail::outstanding_call* answered_by(const envelope& in) noexcept;
+
+    caller_options how_;
+    std::span<detail::outstanding_call> calls_;
+    capability_id root_{};
+    std::uint64_t last_id_ = 0;
+    std::uint64_t hello_id_ = 0;
+    std::uint32_t outstanding_ = 0;
+    error why_ = error::none;
+    bool hello_awaited_ = false;
+    bool knows_root_ = false;
+};
+
+template <link L>
+error caller::begin(L& to, std::uint64_t number) noexcept {
+    if (outstanding_ != 0) {
+        return error::already_open;
+    }
+    const ring_claim room = to.claim(envelope_bytes_min);
+    if (!room) {
+        return to.why() != error::none ? to.why() : error::full;
+    }
+    writer out(room.room);
+    const std::size_t size = out.begin(envelope_kind::hello, number).finish();
+    to.commit(room, static_cast<std::uint32_t>(size));
+    hello_id_ = number;
+    hello_awaited_ = true;
+    knows_root_ = false;
+    last_id_ = 0;
+    why_ = error::none;
+    return error::none;
+}
+
+template <link L, class Fill>
+result<std::uint64_t> caller::call(L& to, std::string_view method, const call_options& how,
+                                   Fill&& fill) noexcept {
+    if (calls_.empty() || !how_.wire.valid()) {
+        return error::limits_invalid;
+    }
+    if (why_ != error::none || to.why() != error::none) {
+        return why_ != error::none ? why_ : to.why();
+    }
+    if (how.bytes_max > to.record_max()) {
+        return error::too_long;
+    }
+    const ring_claim room = outstanding_ != calls_.size() ? to.claim(how.bytes_max) : ring_claim{};
+    if (!room) {
+        return error::full;
+    }
+    const std::uint64_t id = free_id();
+    writer out(room.room, how_.wire);
+    out.begin(envelope_kind::request, id, method, how.flags);
+    if (how.target != nullptr) {
+        out.capability(*how.target);
+    }
+    fill(out);
+    const std::size_t size = out.payload(how.payload).finish();
+    if (size == 0) {
+        to.abandon(room);
+        return out.why() == error::full ? error::too_long : out.why();
+    }
+    to.commit(room, static_cast<std::uint32_t>(size));
+    last_id_ = id;
+    entry_of(id) = {id, how.word, false};
+    ++outstanding_;
+    return id;
+}
+
+inline bool caller::forget(std::uint64_t request_id) noexcept {
+    if (calls_.empty() || request_id == 0 || entry_of(request_id).request_id != request_id) {
+        return false;
+    }
+    entry_of(request_id).is_forgotten = true;
+    return true;
+}
+
+inline void caller::take_hello(const envelope& in) noexcept {
+    if (hello_awaited_ && in.request_id != hello_id_) {
+        return;  // for whoever was here before
+    }
+    hello_awaited_ = false;
+    knows_root_ = !in.capabilities.empty();
+    root_ = knows_root_ ? in.capabilities.front().id() : capability_id{};
+}
+
+/// The call that an envelope answers; nullptr if there is none.
+inline detail::outstanding_call* caller::answered_by(const envelope& in) noexcept {
+    const bool is_answer =
+        in.kind == envelope_kind::response || in.kind == envelope_kind::error;
+    if (!is_answer || in.request_id == 0 || calls_.empty()) {
+        return nullptr;
+    }
+    detail::outstanding_call& one = entry_of(in.request_id);
+    return one.request_id == in.request_id ? &one : nullptr;
+}
+
+template <link L, class Heard>
+std::uint32_t caller::take(L& from, Heard&& heard) noexcept {
+    std::uint32_t taken = 0;
+    while (why_ == error::none) {
+        const bytes frame = from.peek();
+        if (frame.empty()) {
+            break;
+        }
+        const parsed<envelope> got = decode(frame, how_.wire);
+        const envelope& in = got.value;
+        if (got.status == parse_status::complete && in.kind == envelope_kind::hello) {
+            take_hello(in);
+        } else if (hello_awaited_) {
+            // for whoever was here before, whatever it is
+        } else if (got.status != parse_status::complete) {
+            why_ = got.why;
+        } else if (detail::outstanding_call* const one = answered_by(in); one == nullptr) {
+            why_ = error::rpc_wire;
+        } else {
+            const detail::outstanding_call was = *one;
+            *one = {};
+            --outstanding_;
+            ++taken;
+            const bool resolved = in.kind == envelope_kind::response;
+            if (!was.is_forgotten) {
+                heard(reply{in.request_id, was.word, resolved, code_from(in.method), in.method,
+                            resolved ? in.arguments.front().as_value() : value(), in.flags});
+            }
+        }
+        from.release();
+    }
+    return taken;
+}
+
+template <class Heard>
+std::uint32_t caller::end(Heard&& heard) noexcept {
+    why_ = why_ != error::none ? why_ : error::rpc_transport;
+    std::uint32_t told = 0;
+    for (detail::outstanding_call& one : calls_) {
+        const detail::outstanding_call was = one;
+        one = {};
+        if (was.request_id != 0 && !was.is_forgotten) {
+            ++told;
+            heard(reply{was.request_id, was.word, false, rpc_code::transport,
+                        code_text(rpc_code::transport), value(), 0});
+        }
+    }
+    outstanding_ = 0;
+    return told;
+}
+
+}  // namespace rpc
+
+NETIO_END
+
+// ==== src/rpc_tcp.hpp =============================================================================
+// floor 8 · envelopes over connections: a link, and a handler that answers calls
+
+#include <new>
+
+NETIO_BEGIN
+
+namespace rpc {
+
+/// Envelopes over a connection, each behind its u32 size (arp1.md D), for the length of one
+/// callback: `in` is what `on_data` was given, and `used()` is what it returns. All that is
+/// committed in a callback leaves in one write after it.
+class tcp_link {
+public:
+    /// `room` is where an envelope is written before it is queued: 4 bytes and the largest one.
+    tcp_link(connection& peer, bytes in, mutable_bytes room, const wire_limits& wire = {}) noexcept
+        : peer_(peer), in_(in), room_(room), wire_(wire) {
+        const std::size_t window = peer.input_max() - frame_prefix_bytes;
+        if (wire_.bytes_max > window) {  // what could never be whole is refused by its size
+            wire_.bytes_max = static_cast<std::uint32_t>(window);
+        }
+    }
+
+    std::uint32_t record_max() const noexcept {
+        const std::size_t most = room_.size() - frame_prefix_bytes;
+        return most < frame_bytes_max ? static_cast<std::uint32_t>(most) : frame_bytes_max;
+    }
+    /// Without room in the connection's output `on_writable` comes when there is some.
+    ring_claim claim(std::uint32_t bytes_count) noexcept {
+        if (bytes_count == 0 || bytes_count > record_max() ||
+            !peer_.has_room(frame_prefix_bytes + std::size_t{bytes_count})) {
+            return {};
+        }
+        return {room_.subspan(frame_prefix_bytes, bytes_count), 0};
+    }
+    void commit(const ring_claim&, std::uint32_t bytes_count) noexcept {
+        encode_frame_prefix(bytes_count, room_);
+        const std::size_t taken = peer_.write(room_.first(frame_prefix_bytes + bytes_count));
+        NETIO_ASSERT(taken == frame_prefix_bytes + bytes_count);
+        static_cast<void>(taken);
+        netio::wipe(room_.data(), frame_prefix_bytes + bytes_count);
+    }
+    static void abandon(const ring_claim&) noexcept {}
+    static void flush() noexcept {}
+    /// A size that is out of bounds ends the link: why().
+    bytes peek() noexcept {
+        if (why_ != error::none) {
+            return {};
+        }
+        const parsed<frame> got = decode_frame(in_.subspan(used_), wire_);
+        why_ = got.status == parse_status::invalid ? got.why : error::none;
+        return got.status == parse_status::complete ? got.value.envelope : bytes{};
+    }
+    void release() noexcept { used_ += frame_prefix_bytes + peek().size(); }
+    /// rpc_wire: a size below 32; rpc_transport: more than the limits allow.
+    error why() const noexcept { return why_; }
+
+    /// Bytes of whole frames that were released.
+    std::size_t used() const noexcept { return used_; }
+
+private:
+    connection& peer_;
+    bytes in_;
+    mutable_bytes room_;
+    wire_limits wire_;
+    std::size_t used_ = 0;
+    error why_ = error::none;
+};
+
+struct tcp_service_options {
+    callee_options each{};
+    /// Connections that are answered at once; more are reset.
+    std::uint32_t connections_max = 64;
+    /// Bytes of the largest answer. Those of the largest request are `each.wire.bytes_max`, or 4
+    /// less than `limits::buffer_bytes` if that is smaller.
+    std::uint32_t answer_max = 16u << 10;
+    /// Whom requests without a target go to.
+    capability root{};
+    /// Or one for each connection: the handle that it returns is the service's from then on; {}: it
+    /// is reset. Runs inside of `on_open`.
+    capability (*root_of)(void* context, connection& peer) noexcept = nullptr;
+    void* context = nullptr;
+};
+
+namespace detail {
+
+struct tcp_session {
+    slot_header slot;
+    connection_id who;
+    bool ends;              // once all is answered
+    callee answers;
+};
+
+/// What a connection knows of its session.
+struct tcp_session_name {
+    std::uint32_t link;     // index + 1
+};
+
+struct tcp_layout {
+    std::size_t sessions, calls, calls_each, room, total;
+
+    static constexpr tcp_layout of(const tcp_service_options& how) noexcept {
+        netio::detail::carver at;
+        tcp_layout out{};
+        out.calls_each = callee_bytes_needed(how.each.calls_max);
+        out.sessions = at.take(how.connections_max, sizeof(tcp_session), 64);
+        out.calls = at.take(how.connections_max, out.calls_each, 64);
+        out.room = at.take(frame_prefix_bytes + std::size_t{how.answer_max}, 1, 64);
+        out.total = at.used() + 64;
+        return out;
+    }
+    static constexpr bool valid(const tcp_service_options& how) noexcept {
+        return calls_valid(how.each.calls_max) && how.each.wire.valid() &&
+               how.connections_max != 0 && how.connections_max <= 1u << 20 &&
+               how.answer_max >= refusal_bytes && how.answer_max <= frame_bytes_max;
+    }
+};
+
+}  // namespace detail
+
+/// Bytes of memory a service with these options needs; 0: one of them is out of range. Compile time
+/// or run time.
+constexpr std::size_t bytes_needed(const tcp_service_options& how) noexcept {
+    return detail::tcp_layout::valid(how) ? detail::tcp_layout::of(how).total : 0;
+}
+
+/// A handler for `netio::server` with one worker: each connection is a callee of one kernel. The
+/// gate, PROXY headers, caps, rates and deadlines are the server's, as for any handler; a
+/// connection with calls under way is in `phase::answer`. A program with hooks of its own calls
+/// these from them.
+class tcp_service {
+public:
+    /// `memory` is all zero and `bytes_needed(how)` large. If it is smaller, or an option is out of
+    /// range, `why` says so and every connection is reset.
+    tcp_service(kernel& of, std::span<std::byte> memory, const tcp_service_options& how) noexcept
+        : kernel_(of), how_(how) {
+        const std::size_t needed = rpc::bytes_needed(how);
+        if (needed == 0 || memory.size() < needed) {
+            why_ = needed == 0 ? error::limits_invalid : error::memory_too_small;
+            return;
+        }
+        attach(memory.data());
+    }
+    tcp_service(const tcp_service&) = delete;
+    tcp_service& operator=(const tcp_service&) = delete;
+
+    /// error::none, limits_invalid or memory_too_small.
+    error why() const noexcept { return why_; }
+
+    void on_open(connection& peer) noexcept;
+    std::size_t on_data(connection& peer, bytes in) noexcept;
+    void on_writable(connection& peer) noexcept;
+    /// The peer has sent its last request: what is under way is answered.
+    void on_end(connection& peer) noexcept;
+    void on_close(connection& peer, close_reason reason) noexcept;
+    /// Sends what `due` found.
+    void on_post(connection& peer, std::uint64_t word) noexcept;
+
+    /// For providers that resolve promises outside of a call (a timer, a post from another thread):
+    /// runs what became ready. A connection that has an answer to send, or {}: post to it
+    /// (`server::post`), and it is sent, with those of all others.
+    connection_id due() noexcept;
+
+    pool_stats sessions() const noexcept { return slots_.stats("rpc sessions"); }
+    /// What the peers of all connections sent so far, and what of it was refused.
+    std::uint64_t requests() const noexcept { return requests_; }
+    std::uint64_t refused() const noexcept { return refused_; }
+
+private:
+    using session = detail::tcp_session;
+
+    void attach(std::byte* memory) noexcept;
+    session* session_of(connection& peer) noexcept {
+        const std::uint32_t link = peer.state<detail::tcp_session_name>().link;
+        return link != 0 ? sessions_ + link - 1 : nullptr;
+    }
+    bool open_session(session& made, connection& peer) noexcept;
+    void answer(session& one, connection& peer) noexcept;
+    void answer_others(connection& peer) noexcept;
+    void settle_phase(session& one, connection& peer) noexcept;
+    void refuse_frame(connection& peer, error why) noexcept;
+
+    kernel& kernel_;
+    tcp_service_options how_;
+    error why_ = error::none;
+    slab slots_;
+    session* sessions_ = nullptr;
+    mutable_bytes room_{};
+    std::uint64_t requests_ = 0;
+    std::uint64_t refused_ = 0;
+};
+
+inline void tcp_service::attach(std::byte* memory) noexcept {
+    const detail::tcp_layout lay = detail::tcp_layout::of(how_);
+    memory += (64 - reinterpret_cast<std::uintptr_t>(memory) % 64) % 64;
+    sessions_ = reinterpret_cast<session*>(memory + lay.sessions);
+    for (std::uint32_t at = 0; at < how_.connections_max; ++at) {
+        const std::span<std::byte> calls{memory + lay.calls + at * lay.calls_each, lay.calls_each};
+        ::new (static_cast<void*>(sessions_ + at))
+            session{{}, {}, false, {kernel_, calls, how_.each}};
+    }
+    slots_.attach(reinterpret_cast<std::byte*>(sessions_), sizeof(session), how_.connections_max);
+    room_ = {memory + lay.room, frame_prefix_bytes + std::size_t{how_.answer_max}};
+}
+
+inline bool tcp_service::open_session(session& made, connection& peer) noexcept {
+    const bool is_given = how_.root_of != nullptr;
+    const capability root = is_given ? how_.root_of(how_.context, peer) : how_.root;
+    const auto index = static_cast<std::uint32_t>(&made - sessions_);
+    const bool opened = static_cast<bool>(made.answers.open(root, index));
+    if (is_given) {
+        kernel_.release(root);  // the callee holds it now, or nobody
+    }
+    return opened;
+}
+
+inline void tcp_service::on_open(connection& peer) noexcept {
+    const std::uint32_t index = slots_.take();
+    if (index == none_index) {
+        peer.kill();
+        return;
+    }
+    session& made = sessions_[index];
+    if (!open_session(made, peer)) {
+        slots_.give(index);
+        peer.kill();
+        return;
+    }
+    made.who = peer.id();
+    made.ends = false;
+    peer.state<detail::tcp_session_name>().link = index + 1;
+}
+
+inline std::size_t tcp_service::on_data(connection& peer, bytes in) noexcept {
+    session* const one = session_of(peer);
+    if (one == nullptr) {
+        return in.size();
+    }
+    callee& answers = one->answers;
+    tcp_link link(peer, in, room_, how_.each.wire);
+    for (;;) {
+        const std::uint64_t refused = answers.refused();
+        const std::uint32_t taken = answers.take(link);
+        requests_ += taken;
+        refused_ += answers.refused() - refused;
+        kernel_.dispatch();
+        answers.answer_settled(link);
+        if (taken == 0) {
+            break;
+        }
+    }
+    answer_others(peer);
+    if (answers.why() == error::none && link.why() == error::none) {
+        if (answers.under_way() == how_.each.calls_max) {
+            peer.pause();  // until one is answered
+        }
+        settle_phase(*one, peer);
+        return link.used();
+    }
+    if (link.why() != error::none) {
+        refuse_frame(peer, link.why());
+    }
+    peer.close();
+    return in.size();
+}
+
+/// A frame of a size that nobody may send; which request it was nobody knows.
+inline void tcp_service::refuse_frame(connection& peer, error why) noexcept {
+    tcp_link link(peer, {}, room_, how_.each.wire);
+    if (const ring_claim claim = link.claim(detail::refusal_bytes); claim) {
+        const std::size_t size = encode_error(0, code_text(code_from(why)), claim.room);
+        link.commit(claim, static_cast<std::uint32_t>(size));
+    }
+}
+
+inline void tcp_service::settle_phase(session& one, connection& peer) noexcept {
+    if (one.answers.under_way() != 0) {
+        peer.phase(phase::answer);
+        return;
+    }
+    peer.phase(phase::idle);
+    if (one.ends) {
+        peer.close();
+    }
+}
+
+inline void tcp_service::answer(session& one, connection& peer) noexcept {
+    tcp_link link(peer, {}, room_, how_.each.wire);
+    if (one.answers.answer_settled(link) != 0) {
+        if (peer.paused()) {
+            peer.resume();
+        }
+        settle_phase(one, peer);
+    }
+}
+
+/// Whatever was settled meanwhile on other connections.
+inline void tcp_service::answer_others(connection& peer) noexcept {
+    while (const auto next = kernel_.next_reporting()) {
+        session& one = sessions_[next.value.word];
+        if (connection* const other = peer.find(one.who); other != nullptr) {
+            answer(one, *other);
+        }
+    }
+}
+
+inline void tcp_service::on_writable(connection& peer) noexcept {
+    if (session* const one = session_of(peer); one != nullptr) {
+        answer(*one, peer);
+    }
+}
+
+inline void tcp_service::on_end(connection& peer) noexcept {
+    session* const one = session_of(peer);
+    if (one == nullptr || one->answers.under_way() == 0) {
+        peer.close();
+        return;
+    }
+    one->ends = true;
+}
+
+inline void tcp_service::on_close(connection& peer, close_reason) noexcept {
+    if (session* const one = session_of(peer); one != nullptr) {
+        one->answers.close();
+        one->who = {};
+        slots_.give(static_cast<std::uint32_t>(one - sessions_));
+        peer.state<detail::tcp_session_name>().link = 0;
+    }
+}
+
+inline void tcp_service::on_post(connection& peer, std::uint64_t) noexcept {
+    kernel_.dispatch();
+    if (session* const one = session_of(peer); one != nullptr) {
+        answer(*one, peer);
+    }
+    answer_others(peer);
+}
+
+inline connection_id tcp_service::due() noexcept {
+    kernel_.dispatch();
+    while (const auto next = kernel_.next_reporting()) {
+        if (const connection_id who = sessions_[next.value.word].who; who) {
+            return who;
+        }
+    }
     return {};
 }
 

@@ -236,6 +236,10 @@ public:
     /// Bytes that `write` would take now.
     std::size_t room() const noexcept;
 
+    /// Would `write` take so many? False: `on_writable` comes when there is more room, as after a
+    /// write that took less; for output that goes whole or not at all.
+    bool has_room(std::size_t count) noexcept;
+
     /// Bytes queued and not yet taken by the kernel; over TLS: not yet encrypted.
     std::uint64_t output_bytes() const noexcept;
 
@@ -243,6 +247,9 @@ public:
 
     /// Received and not consumed. In `on_data` the same bytes as its argument.
     bytes input() const noexcept;
+
+    /// The most of it that there can be: `limits::buffer_bytes`.
+    std::size_t input_max() const noexcept;
 
     /// What a receive would find now; no byte is taken. At most one system call: what has come
     /// already (unconsumed input, the peer's end) is told without one. A receive that the kernel
@@ -1002,11 +1009,23 @@ inline std::size_t connection::room() const noexcept {
     return queue.room_in_last() + std::size_t{more} * at.pool.buffer_bytes();
 }
 
+inline bool connection::has_room(std::size_t count) noexcept {
+    if (room() >= count) {
+        return true;
+    }
+    if (open_for_output()) {
+        refuse_output(core().pool.room(side::output) == 0);
+    }
+    return false;
+}
+
 inline std::uint64_t connection::output_bytes() const noexcept {
     return output_.words == 0 ? 0 : output().byte_count();
 }
 
 // ---- connection, input
+
+inline std::size_t connection::input_max() const noexcept { return core().pool.buffer_bytes(); }
 
 inline std::byte* connection::window_memory() const noexcept {
     if (has(window_inline)) {

@@ -964,6 +964,16 @@ inline error decode_sections(bytes input, const wire_limits& limits, envelope& o
     return whole ? error::none : error::rpc_wire;
 }
 
+/// The 16 fixed bytes.
+inline void put_head(std::byte* at, envelope_kind kind, std::uint16_t flags,
+                     std::uint64_t request_id, std::byte version) noexcept {
+    store_little(at, magic_little);
+    at[version_offset] = version;
+    at[5] = static_cast<std::byte>(kind);
+    store_little(at + 6, flags);
+    store_little(at + 8, request_id);
+}
+
 }  // namespace detail
 
 /// Decodes one whole envelope, the inside of a frame: `input` is all of it and nothing else. Every
@@ -1025,6 +1035,43 @@ inline std::size_t encode_frame_prefix(std::size_t envelope_bytes, mutable_bytes
     }
     detail::store_little(out.data(), static_cast<std::uint32_t>(envelope_bytes));
     return frame_prefix_bytes;
+}
+
+/// Bytes of the response that `encode_response` makes of an argument of so many.
+constexpr std::uint64_t response_bytes(std::uint64_t argument_bytes) noexcept {
+    return envelope_bytes_min + argument_bytes;
+}
+
+/// Writes a response whose one value is `argument`, checked bytes of an argument with its kind in
+/// front: a copy, without the walks of a `writer`. Its size, or 0 if `out` is shorter. Any thread.
+inline std::size_t encode_response(std::uint64_t request_id, std::uint16_t flags, bytes argument,
+                                   mutable_bytes out) noexcept {
+    if (out.size() < response_bytes(argument.size())) {
+        return 0;
+    }
+    std::byte* const at = out.data();
+    detail::put_head(at, envelope_kind::response, flags, request_id, detail::version_profile);
+    detail::store_little(at + 16, std::uint32_t{0});
+    detail::store_little(at + 20, std::uint32_t{1});
+    detail::copy_piece(at + 24, argument);
+    detail::store_little(at + 24 + argument.size(), std::uint64_t{0});
+    return envelope_bytes_min + argument.size();
+}
+
+/// Writes an error with so many bytes of text, UTF-8, as its code. Its size, or 0 if `out` is
+/// shorter. Any thread.
+inline std::size_t encode_error(std::uint64_t request_id, std::string_view code,
+                                mutable_bytes out) noexcept {
+    if (out.size() < envelope_bytes_min + code.size()) {
+        return 0;
+    }
+    std::byte* const at = out.data();
+    detail::put_head(at, envelope_kind::error, 0, request_id, detail::version_published);
+    detail::store_little(at + 16, static_cast<std::uint32_t>(code.size()));
+    detail::copy_piece(at + 20, as_bytes(code));
+    detail::store_little(at + 20 + code.size(), std::uint64_t{0});
+    detail::store_little(at + 28 + code.size(), std::uint32_t{0});
+    return envelope_bytes_min + code.size();
 }
 
 /// What a descriptor says, for writer::descriptor.

@@ -59,7 +59,10 @@
 #include "src/reactor.hpp"
 #include "src/server.hpp"
 #include "src/blocking_pool.hpp"
+#include "src/rpc_link.hpp"
 #include "src/rpc_kernel.hpp"
+#include "src/rpc_peer.hpp"
+#include "src/rpc_tcp.hpp"
 #include "src/proxy.hpp"
 
 #endif

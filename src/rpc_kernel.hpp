@@ -1,4 +1,4 @@
-// floor 8 · rpc_kernel.hpp · capabilities, budgets, promises: calls without I/O, clock or heap
+// floor 6 · rpc_kernel.hpp · capabilities, budgets, promises: calls without I/O, clock or heap
 #ifndef NETIO_RPC_KERNEL_HPP
 #define NETIO_RPC_KERNEL_HPP
 
@@ -107,6 +107,10 @@ struct settled {
     rpc_code code = rpc_code::other;    ///< of a rejected one
     std::string_view text{};            ///< its code as text, a provider's own one included
     rpc::value value{};                 ///< of a resolved one
+    bytes argument{};                   ///< the same as an argument stands on the wire
+    std::uint64_t word = 0;             ///< `call_arguments::word` of its call
+    std::uint16_t flags = 0;            ///< of its call, and of what the capability asks for
+    promise_id promise{};
 };
 
 /// A message of a channel, valid until the next call of `receive` or of `close_channel`.
@@ -128,6 +132,8 @@ struct call_arguments {
     /// (unknown_promise), for numbers of a stranger may name anybody's.
     promise_id (*promise_of)(void* context, std::uint64_t number) noexcept = nullptr;
     void* context = nullptr;
+    /// The caller's own; comes back with what the call is settled with.
+    std::uint64_t word = 0;
 };
 
 /// For `call_arguments::promise_of`: the number is `promise_id::bits`.
@@ -324,6 +330,10 @@ public:
     answer<void> release(capability which) noexcept;
     /// What may leave the process. All zero if it is unknown.
     capability_id id_of(capability which) const noexcept;
+    /// What a descriptor says of it, its methods into `names`, in the order of the wire. Views of
+    /// what the kernel holds. unknown_capability, revoked.
+    answer<descriptor_fields> describe(
+        capability which, std::string_view (&names)[provider_methods_max]) const noexcept;
     /// Who has this id: no reference, nothing granted. unknown_capability: forged, of another
     /// kernel, or gone.
     answer<capability> import(const capability_id& id) const noexcept;
@@ -333,11 +343,30 @@ public:
     /// A queue of calls with a budget of its own, of which at most `calls_max` may be pending at
     /// once. budget_exceeded: a zero, or the table is full.
     answer<lane_id> open_lane(const budget& spend = {}, std::uint32_t calls_max = 256) noexcept;
+    /// The same for a connection: its calls, once settled, wait in `next_report` and are not
+    /// forgotten before; until they are taken they count as pending. `word` says whose it is.
+    answer<lane_id> open_reporting_lane(std::uint64_t word, const budget& spend = {},
+                                        std::uint32_t calls_max = 256) noexcept;
     /// A smaller budget. escalation: not smaller in everything; budget_exceeded: a zero.
     answer<void> narrow_lane(lane_id which, const budget& spend) noexcept;
     /// Refuses calls from now on; those that are pending go on. unknown_lane.
     answer<void> close_lane(lane_id which) noexcept;
     std::uint32_t pending_of(lane_id which) const noexcept;
+    /// Closes it, or goes on from there: what is pending is cancelled, what was not reported is
+    /// forgotten. A call that is being made just now is made, and heard of by nobody.
+    answer<void> drop_lane(lane_id which) noexcept;
+    /// The oldest settled call of a reporting lane that was not taken yet. unknown_lane;
+    /// unresolvable_promise: there is none.
+    answer<settled> next_report(lane_id of) const noexcept;
+    /// Takes it: from now on it is kept, or forgotten, as any settled promise. False: none.
+    bool take_report(lane_id of) noexcept;
+    /// A lane that has reports, and its word; each lane once, then it comes again when it has new
+    /// ones: so take all that it has, or come back yourself. unknown_lane: none has.
+    struct reporting_lane {
+        lane_id lane{};
+        std::uint64_t word = 0;
+    };
+    answer<reporting_lane> next_reporting() noexcept;
 
     // ---- calls
 
@@ -456,6 +485,14 @@ private:
             return entries[index].next_busy;
         };
     }
+    static auto next_report_in(detail::promise_entry* entries) noexcept {
+        return [entries](std::uint32_t index) -> std::uint32_t& { return entries[index].next; };
+    }
+    static auto next_reporting_in(detail::lane_entry* entries) noexcept {
+        return [entries](std::uint32_t index) -> std::uint32_t& {
+            return entries[index].next_reporting;
+        };
+    }
     static bool has_room(const slab& of, std::uint32_t count = 1) noexcept {
         return of.capacity() - of.in_use() >= count;
     }
@@ -544,6 +581,12 @@ private:
     answer<void> check_room(const checked_call& what) const noexcept;
     std::uint32_t queue(checked_call& what, std::uint32_t piece,
                         const call_arguments& with) noexcept;
+    void join_lane(std::uint32_t index) noexcept;
+    void leave_lane(const detail::promise_entry& of) noexcept;
+    bool has_place(const detail::lane_entry& of) const noexcept {
+        return of.pending < of.calls_max && of.unreported < of.calls_max;
+    }
+    settled what_of(std::uint32_t index) const noexcept;
     void need(std::uint32_t job, std::uint32_t needed, std::uint32_t& last) noexcept;
     void drop_edges(detail::promise_entry& of) noexcept;
     void unlink_waiter(const detail::edge_entry& edge) noexcept;
@@ -617,6 +660,8 @@ private:
     }
     void end_job(std::uint32_t index, bool was_made) noexcept;
     void end_cancelled(std::uint32_t job) noexcept;
+    void cancel_pending(std::uint32_t index) noexcept;
+    std::uint32_t pop_report(detail::lane_entry& of) noexcept;
     bool reaches(std::uint32_t from, std::uint32_t to) noexcept;
     void keep_if_settled(std::uint32_t index) noexcept;
     void unkeep(detail::promise_entry& of) noexcept;
@@ -633,9 +678,26 @@ private:
         return index != none_index ? index + 1 : 0;
     }
     void free_lane_if_done(std::uint32_t index) noexcept {
-        if (lanes_[index].is_closed && lanes_[index].pending == 0) {
+        const detail::lane_entry& of = lanes_[index];
+        if (of.is_closed && of.pending == 0 && of.unreported == 0) {
+            if (of.is_reporting) {
+                stop_reporting(index);
+            }
             lane_slots_.give(index);
         }
+    }
+    /// Out of the list of those with reports, once in a lane's life and only if nobody asked for
+    /// `next_reporting` since its last report.
+    void stop_reporting(std::uint32_t index) noexcept {
+        detail::link_queue kept{};
+        while (!reporting_lanes_.empty()) {
+            const std::uint32_t at = reporting_lanes_.pop(next_reporting_in(lanes_));
+            if (at != index) {
+                kept.push(at, next_reporting_in(lanes_));
+            }
+        }
+        reporting_lanes_ = kept;
+        lanes_[index].is_reporting = false;
     }
     static bool goes(const detail::channel_entry& of, channel_end from) noexcept;
     void free_message(std::uint32_t at) noexcept;
@@ -661,6 +723,7 @@ private:
     writer reply_;
     detail::link_queue busy_lanes_{};                         // with ready jobs
     detail::link_queue busy_providers_{};                     // with a queue
+    detail::link_queue reporting_lanes_{};                    // with a report
     std::uint32_t first_follower_ = 0;                        // whose promise is settled
     std::uint32_t first_kept_ = 0, last_kept_ = 0;            // settled, oldest first
     std::uint32_t kept_count_ = 0;
@@ -1062,6 +1125,39 @@ inline capability_id kernel::id_of(capability which) const noexcept {
     return out;
 }
 
+inline answer<descriptor_fields> kernel::describe(
+    capability which, std::string_view (&names)[provider_methods_max]) const noexcept {
+    const std::uint32_t index = held(which);
+    if (index == none_index) {
+        return rpc_code::unknown_capability;
+    }
+    const detail::capability_entry& of = capabilities_[index];
+    if (is_revoked(of)) {
+        return rpc_code::revoked;
+    }
+    const std::span<const method> all = methods_of(providers_[of.provider]);
+    std::size_t count = 0;
+    for (std::size_t at = 0; at < all.size(); ++at) {
+        if ((of.methods >> at & 1) == 0) {
+            continue;
+        }
+        std::size_t place = count++;
+        for (; place != 0 && detail::text_before(all[at].name, names[place - 1]); --place) {
+            names[place] = names[place - 1];
+        }
+        names[place] = all[at].name;
+    }
+    descriptor_fields out;
+    out.id = id_of(which);
+    out.methods = {names, count};
+    out.spend = of.spent.most;
+    out.read_only = of.read_only;
+    out.redact = of.redact;
+    out.has_path = of.has_path;
+    out.path = of.has_path ? path_of(of) : std::string_view{};
+    return out;
+}
+
 inline answer<capability> kernel::import(const capability_id& id) const noexcept {
     const capability which{detail::load_little<std::uint64_t>(id.octets)};
     const std::uint32_t index = held(which);
@@ -1110,6 +1206,17 @@ inline answer<lane_id> kernel::open_lane(const budget& spend, std::uint32_t call
     return made;
 }
 
+inline answer<lane_id> kernel::open_reporting_lane(std::uint64_t word, const budget& spend,
+                                                   std::uint32_t calls_max) noexcept {
+    const answer<lane_id> made = open_lane(spend, calls_max);
+    if (made) {
+        detail::lane_entry& lane = lanes_[static_cast<std::uint32_t>(made.value.bits)];
+        lane.word = word;
+        lane.reports_calls = true;
+    }
+    return made;
+}
+
 inline answer<void> kernel::narrow_lane(lane_id which, const budget& spend) noexcept {
     const std::uint32_t index = find(lane_slots_, which.bits);
     if (index == none_index || lanes_[index].is_closed) {
@@ -1138,6 +1245,102 @@ inline answer<void> kernel::close_lane(lane_id which) noexcept {
     log_.record(event_kind::lane_destroyed, which.bits, lanes_[index].completed);
     free_lane_if_done(index);
     return {};
+}
+
+/// A pending promise is one of its lane's, until it ends or its turn in a queue has come.
+inline void kernel::join_lane(std::uint32_t index) noexcept {
+    detail::promise_entry& made = promises_[index];
+    detail::lane_entry& lane = lanes_[made.lane];
+    made.next = lane.first_pending;
+    if (lane.first_pending != 0) {
+        promises_[lane.first_pending - 1].previous = index + 1;
+    }
+    lane.first_pending = index + 1;
+    ++lane.pending;
+}
+
+inline void kernel::leave_lane(const detail::promise_entry& of) noexcept {
+    detail::lane_entry& lane = lanes_[of.lane];
+    if (of.next != 0) {
+        promises_[of.next - 1].previous = of.previous;
+    }
+    (of.previous != 0 ? promises_[of.previous - 1].next : lane.first_pending) = of.next;
+    --lane.pending;
+}
+
+inline answer<void> kernel::drop_lane(lane_id which) noexcept {
+    const std::uint32_t at = find(lane_slots_, which.bits);
+    if (at == none_index) {
+        return rpc_code::unknown_lane;
+    }
+    detail::lane_entry& lane = lanes_[at];
+    if (!lane.is_closed) {
+        log_.record(event_kind::lane_destroyed, which.bits, lane.completed);
+    }
+    lane.is_closed = true;
+    ++lane.unreported;  // it stays until the end of this
+    for (std::uint32_t link = lane.first_pending; link != 0;) {
+        const std::uint32_t index = link - 1;
+        detail::promise_entry& of = promises_[index];
+        link = of.next;
+        lane.unreported -= of.told != detail::report::none ? 1 : 0;
+        of.told = detail::report::none;
+        if (index != running_ && state_of(index) == promise_state::pending) {
+            cancel_pending(index);
+        }
+    }
+    while (!lane.reports.empty()) {
+        const std::uint32_t index = pop_report(lane);
+        if (promises_[index].is_kept) {
+            free_promise(index);
+        }
+    }
+    settle_rest();
+    --lane.unreported;
+    free_lane_if_done(at);
+    return {};
+}
+
+/// The oldest report, which is then a settled promise as any.
+inline std::uint32_t kernel::pop_report(detail::lane_entry& of) noexcept {
+    const std::uint32_t index = of.reports.pop(next_report_in(promises_));
+    promises_[index].told = detail::report::none;
+    --of.unreported;
+    keep_if_settled(index);
+    return index;
+}
+
+inline answer<settled> kernel::next_report(lane_id of) const noexcept {
+    const std::uint32_t at = find(lane_slots_, of.bits);
+    if (at == none_index) {
+        return rpc_code::unknown_lane;
+    }
+    if (lanes_[at].reports.empty()) {
+        return rpc_code::unresolvable_promise;
+    }
+    return what_of(lanes_[at].reports.first - 1);
+}
+
+inline bool kernel::take_report(lane_id of) noexcept {
+    const std::uint32_t at = find(lane_slots_, of.bits);
+    if (at == none_index || lanes_[at].reports.empty()) {
+        return false;
+    }
+    pop_report(lanes_[at]);
+    free_lane_if_done(at);
+    return true;
+}
+
+inline answer<kernel::reporting_lane> kernel::next_reporting() noexcept {
+    while (!reporting_lanes_.empty()) {
+        const std::uint32_t at = reporting_lanes_.pop(next_reporting_in(lanes_));
+        detail::lane_entry& of = lanes_[at];
+        of.is_reporting = false;
+        if (!of.reports.empty()) {
+            return reporting_lane{lane_id{name_of(lanes_, at)}, of.word};
+        }
+    }
+    return rpc_code::unknown_lane;
 }
 
 inline std::uint32_t kernel::pending_of(lane_id which) const noexcept {
@@ -1228,7 +1431,7 @@ inline answer<void> kernel::check_tools(const detail::capability_entry& target,
 
 inline answer<void> kernel::check_room(const checked_call& what) const noexcept {
     const std::uint32_t edges_of_one = (sizes_.edges_max + 3) / 4;
-    const bool room = lanes_[what.lane].pending < lanes_[what.lane].calls_max &&
+    const bool room = has_place(lanes_[what.lane]) &&
                       (has_room(promise_slots_) || kept_count_ != 0) &&
                       what.promises <= edges_of_one && has_room(edge_slots_, what.promises) &&
                       what.load.bytes <= store_.bytes_max();
@@ -1361,10 +1564,15 @@ inline std::uint32_t kernel::queue(checked_call& what, std::uint32_t piece,
     charge(target, 1, what.load);
     lane.spent.charge(1, what.load);
     ++target.jobs;
-    ++lane.pending;
     const std::uint32_t index = take(promise_slots_, promises_);
     detail::promise_entry& made = promises_[index];
     made.lane = what.lane;
+    join_lane(index);
+    if (lane.reports_calls) {
+        made.told = detail::report::wanted;
+        ++lane.unreported;
+    }
+    made.word = with.word;
     made.capability = what.capability;
     made.method = static_cast<std::uint8_t>(what.method);
     made.flags = static_cast<std::uint16_t>(with.flags | (target.redact ? flag_redact : 0));
@@ -1788,7 +1996,7 @@ inline void kernel::end_job(std::uint32_t index, bool was_made) noexcept {
     of.bytes_count = 0;
     drop_edges(of);
     detail::lane_entry& lane = lanes_[of.lane];
-    --lane.pending;
+    leave_lane(of);
     if (of.kind == promise_kind::call) {
         if (was_made) {
             ++lane.completed;
@@ -1842,7 +2050,19 @@ inline void kernel::settle_followers() noexcept {
 /// Settled promises that nobody needs are kept, oldest first, until there are too many.
 inline void kernel::keep_if_settled(std::uint32_t index) noexcept {
     detail::promise_entry& of = promises_[index];
-    if (of.state == promise_state::pending || of.waiters != 0 || of.is_queued || of.is_kept) {
+    if (of.state == promise_state::pending || of.is_queued) {
+        return;
+    }
+    if (of.told == detail::report::wanted) {
+        detail::lane_entry& lane = lanes_[of.lane];
+        of.told = detail::report::queued;
+        lane.reports.push(index, next_report_in(promises_));
+        if (!lane.is_reporting) {
+            lane.is_reporting = true;
+            reporting_lanes_.push(of.lane, next_reporting_in(lanes_));
+        }
+    }
+    if (of.waiters != 0 || of.is_kept || of.told != detail::report::none) {
         return;
     }
     of.is_kept = true;
@@ -1893,14 +2113,14 @@ inline answer<promise_id> kernel::open_promise(lane_id lane) noexcept {
     }
     ++search_;
     lent_[0] = lent_[1] = nullptr;
-    const bool room = lanes_[at].pending < lanes_[at].calls_max && room_for_promise();
+    const bool room = has_place(lanes_[at]) && room_for_promise();
     const std::uint32_t index = room ? take(promise_slots_, promises_) : none_index;
     if (index == none_index) {
         return rpc_code::budget_exceeded;
     }
-    ++lanes_[at].pending;
     promises_[index].lane = at;
     promises_[index].kind = promise_kind::open;
+    join_lane(index);
     return promise_id{name_of(promises_, index)};
 }
 
@@ -1960,12 +2180,17 @@ inline answer<void> kernel::cancel(promise_id which) noexcept {
     if (index == running_) {
         return rpc_code::invalid_argument;
     }
+    cancel_pending(index);
+    settle_rest();
+    return {};
+}
+
+/// What it was made of is given back at once, or when its turn in a queue comes.
+inline void kernel::cancel_pending(std::uint32_t index) noexcept {
     if (!promises_[index].is_queued) {
         end_job(index, false);
     }
     settle(index, promise_state::cancelled);
-    settle_rest();
-    return {};
 }
 
 inline answer<void> kernel::follow(promise_id which, promise_id other) noexcept {
@@ -2032,12 +2257,20 @@ inline answer<settled> kernel::look(promise_id which) const noexcept {
     if (index == none_index) {
         return rpc_code::unknown_promise;
     }
+    return what_of(index);
+}
+
+inline settled kernel::what_of(std::uint32_t index) const noexcept {
+    const detail::promise_entry& of = promises_[index];
     settled out;
-    out.state = state_of(index);
+    out.state = of.state;
+    out.word = of.word;
+    out.flags = of.flags;
+    out.promise = {name_of(promises_, index)};
     if (out.state == promise_state::resolved) {
         out.value = value_of(index);
+        out.argument = kept_bytes(of);
     } else if (out.state == promise_state::rejected) {
-        const detail::promise_entry& of = promises_[index];
         out.code = of.code;
         out.text = of.piece != 0 ? as_text(kept_bytes(of)) : code_text(out.code);
     }

@@ -173,11 +173,18 @@ struct lane_entry {
     account spent;
     std::uint64_t completed;
     std::uint64_t batch;         // the last one it had a job in
+    std::uint64_t word;          // of who has it
     std::uint32_t calls_max;     // pending
     std::uint32_t pending;
+    std::uint32_t first_pending;
+    std::uint32_t unreported;    // calls, pending ones and those in `reports`
+    link_queue reports;          // settled calls that nobody has taken yet
     link_queue ready;            // jobs
     std::uint32_t next_busy;
+    std::uint32_t next_reporting;
     bool is_busy;                // in the list of those with a ready job
+    bool is_reporting;           // in the list of those with a report
+    bool reports_calls;
     bool is_closed;
 };
 
@@ -202,6 +209,7 @@ struct message_entry {
 };
 
 enum class promise_kind : std::uint8_t { call, open };
+enum class report : std::uint8_t { none, wanted, queued };
 
 struct promise_entry {
     slot_header slot;            // its next: the next job of its queue
@@ -216,14 +224,17 @@ struct promise_entry {
     std::uint32_t bytes_count;
     std::uint32_t arguments;
     std::uint32_t payload_bytes;
-    std::uint32_t previous, next;    // among those settled that nobody needs
+    // Among its lane's pending ones; then its reports; then those settled that nobody needs.
+    std::uint32_t previous, next;
     std::uint32_t next_found;        // of a search for cycles
     weight result;                   // of the arguments and payload, once settled of the result
+    std::uint64_t word;              // the caller's own
     std::uint16_t flags;
     std::uint8_t method;
     promise_state state;
     rpc_code code;               // of a rejected one
     promise_kind kind;
+    report told;
     bool is_queued;              // in the queue of a lane or a provider
     bool is_late;                // its provider said so
     bool follows;                // another one, the only one it needs

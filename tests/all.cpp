@@ -44,6 +44,8 @@
 #include "tests/ring_test.cpp"
 #include "tests/rpc_kernel_test.cpp"
 #include "tests/rpc_model_test.cpp"
+#include "tests/rpc_peer_test.cpp"
+#include "tests/rpc_reports_test.cpp"
 #include "tests/server_caps_test.cpp"
 #include "tests/server_control_test.cpp"
 #include "tests/server_datagrams_test.cpp"

@@ -1,0 +1,369 @@
+// One connection between a caller and a callee over each transport, for the suite that all of them
+// pass. Test code: uses heap.
+#ifndef NETIO_TESTS_RPC_RIGS_HPP
+#define NETIO_TESTS_RPC_RIGS_HPP
+
+#include "tests/rpc_world.hpp"
+#include "tests/server_world.hpp"
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+
+namespace rpc_rigs {
+
+namespace rpc = netio::rpc;
+
+/// What a rig is made for.
+struct terms {
+    rpc::callee_options callee{};
+    std::uint32_t answer_max = 8192;    // bytes of the largest answer, at least
+};
+
+struct ring_memory {
+    std::vector<std::uint64_t> words;
+
+    explicit ring_memory(std::uint32_t bytes_count) : words(bytes_count / 8) {}
+    std::byte* data() { return reinterpret_cast<std::byte*>(words.data()); }
+};
+
+inline std::uint32_t ring_bytes(std::uint32_t record_max) {
+    std::uint32_t bytes_count = 64;
+    while (bytes_count / 2 - 8 < record_max) {
+        bytes_count *= 2;
+    }
+    return bytes_count;
+}
+
+/// The serving side of a link that is there all the time.
+template <class Link>
+struct served {
+    rpc::kernel& kernel;
+    std::vector<std::byte> memory;
+    rpc::callee answers;
+
+    served(rpc::kernel& of, rpc::capability root, const rpc::callee_options& how)
+        : kernel(of), memory(rpc::callee_bytes_needed(how.calls_max)), answers(of, memory, how) {
+        REQUIRE(answers.open(root));
+    }
+    ~served() { answers.close(); }
+    void serve(Link& link) {
+        std::uint32_t moved = 0;
+        do {
+            moved = answers.take(link);
+            kernel.dispatch();
+            moved += answers.answer_settled(link);
+        } while (moved != 0);
+        link.flush();
+    }
+};
+
+/// One thread, a ring each way.
+class over_rings {
+public:
+    static constexpr const char* name = "rings";
+
+    over_rings(rpc::kernel& of, rpc::capability root, const terms& how)
+        : there_(1 << 16), back_(ring_bytes(how.answer_max)), serving_(of, root, how.callee) {
+        to_.attach(there_.data(), 1 << 16);
+        from_.attach(back_.data(), ring_bytes(how.answer_max));
+    }
+    template <class Body>
+    void client(Body&& body) {
+        rpc::ring_link link(to_, from_);
+        body(link);
+    }
+    void pump() {
+        rpc::ring_link link(from_, to_);
+        serving_.serve(link);
+    }
+    rpc::callee& callee() { return serving_.answers; }
+
+private:
+    ring_memory there_, back_;
+    netio::spsc_ring to_, from_;
+    served<rpc::ring_link> serving_;
+};
+
+/// One ring that many clients write to; this is the second of them.
+class over_a_shared_ring {
+public:
+    static constexpr const char* name = "shared ring";
+
+    over_a_shared_ring(rpc::kernel& of, rpc::capability root, const terms& how)
+        : there_(1 << 16), back_(ring_bytes(how.answer_max)), serving_(of, root, how.callee) {
+        to_.attach(there_.data(), 1 << 16);
+        from_.attach(back_.data(), ring_bytes(how.answer_max));
+    }
+    template <class Body>
+    void client(Body&& body) {
+        rpc::shared_link link(to_, 2, from_);
+        body(link);
+    }
+    void pump() {
+        rpc::served_link link(to_, 2, from_);
+        serving_.serve(link);
+    }
+    rpc::callee& callee() { return serving_.answers; }
+
+private:
+    ring_memory there_, back_;
+    netio::mpsc_ring to_;
+    netio::spsc_ring from_;
+    served<rpc::served_link> serving_;
+};
+
+/// The test's side of a simulated connection: frames in and out, one send a flush.
+class wire_link {
+public:
+    explicit wire_link(netio_test::sim_peer& peer) : peer_(peer) {}
+
+    static std::uint32_t record_max() noexcept { return 1 << 20; }
+    netio::ring_claim claim(std::uint32_t bytes_count) noexcept {
+        room_.assign(bytes_count + 4u, std::byte{0});
+        return {netio::mutable_bytes(room_).subspan(4), 0};
+    }
+    void commit(const netio::ring_claim&, std::uint32_t bytes_count) noexcept {
+        rpc::encode_frame_prefix(bytes_count, room_);
+        out_.append(netio::as_text(netio::bytes(room_).first(bytes_count + 4u)));
+    }
+    void abandon(const netio::ring_claim&) noexcept {}
+    void flush() noexcept {
+        if (!out_.empty()) {
+            CHECK(peer_.send(out_) == out_.size());
+            out_.clear();
+        }
+    }
+    netio::bytes peek() noexcept {
+        const auto got = rpc::decode_frame(peer_.unread());
+        return got.status == netio::parse_status::complete ? got.value.envelope : netio::bytes{};
+    }
+    void release() noexcept { peer_.take(peek().size() + 4); }
+    static netio::error why() noexcept { return netio::error::none; }
+
+private:
+    netio_test::sim_peer& peer_;
+    std::vector<std::byte> room_;
+    std::string out_;
+};
+
+/// A service as a server's handler that a test can make late.
+struct service_handler {
+    std::optional<rpc::tcp_service> of;
+    std::vector<std::byte> memory;
+    std::uint64_t closed = 0;
+    std::vector<netio::close_reason> reasons;
+
+    void begin(rpc::kernel& kernel, const rpc::tcp_service_options& how) {
+        memory.assign(rpc::bytes_needed(how), std::byte{0});
+        of.emplace(kernel, memory, how);
+        REQUIRE(of->why() == netio::error::none);
+    }
+    void on_open(netio::connection& c) noexcept { of->on_open(c); }
+    std::size_t on_data(netio::connection& c, netio::bytes in) noexcept {
+        return of->on_data(c, in);
+    }
+    void on_writable(netio::connection& c) noexcept { of->on_writable(c); }
+    void on_end(netio::connection& c) noexcept { of->on_end(c); }
+    void on_post(netio::connection& c, std::uint64_t word) noexcept { of->on_post(c, word); }
+    void on_close(netio::connection& c, netio::close_reason reason) noexcept {
+        ++closed;
+        reasons.push_back(reason);
+        of->on_close(c, reason);
+    }
+};
+
+/// A server's limits under which frames of 16 KiB fit.
+inline netio::limits service_sizes() {
+    netio::limits sizes = netio_test::small_limits;
+    sizes.buffer_bytes = 16448;
+    return sizes;
+}
+
+/// A connection of a simulated server; readiness or completions.
+template <bool Proactor>
+class over_tcp {
+public:
+    static constexpr const char* name = Proactor ? "TCP, completions" : "TCP, readiness";
+
+    over_tcp(rpc::kernel& of, rpc::capability root, const terms& how)
+        : kernel_(of), world_(Proactor, service_sizes()) {
+        rpc::tcp_service_options options;
+        options.each = how.callee;
+        options.root = root;
+        options.answer_max = how.answer_max;
+        options.connections_max = 2;
+        world_.handler.begin(of, options);
+        world_.listen();
+        peer_ = world_.connect();
+        link_.emplace(peer_);
+    }
+    ~over_tcp() {
+        peer_.close();
+        world_.pump();
+        CHECK(world_.handler.of->sessions().in_use == 0);
+    }
+    template <class Body>
+    void client(Body&& body) {
+        body(*link_);
+        if (!held) {
+            link_->flush();
+        }
+    }
+    bool held = false;    // further frames leave together with those after it
+    void pump() {
+        world_.pump();
+        if (const netio::connection_id who = world_.handler.of->due(); who) {
+            REQUIRE(world_.server->post(who, 0));
+            world_.pump();
+        }
+    }
+
+private:
+    rpc::kernel& kernel_;
+    netio_test::server_world<service_handler> world_;
+    netio_test::sim_peer peer_;
+    std::optional<wire_link> link_;
+};
+
+/// A kernel, a connection over one transport, and who calls: what a case of the suite has.
+template <class Rig>
+struct connected {
+    rpc_world::fixture world;
+    rpc::capability root;
+    std::optional<Rig> rig;
+    std::vector<std::byte> memory;
+    std::optional<rpc::caller> session;
+
+    /// An answer, kept.
+    struct heard {
+        std::uint64_t word = 0;
+        bool resolved = false;
+        rpc::rpc_code code = rpc::rpc_code::other;
+        std::string text;
+        std::int64_t number = 0;
+        std::string content;    // of a text
+        std::uint16_t flags = 0;
+    };
+    std::map<std::uint64_t, heard> answers;
+    std::vector<std::uint64_t> order;
+
+    explicit connected(const terms& how = {},
+                       const rpc::rpc_limits& sizes = rpc_world::small_sizes())
+        : world(sizes), root(world.mint()) {
+        rig.emplace(world.of, root, how);
+        memory.assign(rpc::caller_bytes_needed(64), std::byte{0});
+        session.emplace(memory);
+    }
+    ~connected() {
+        rig.reset();
+        world.of.dispatch();
+        CHECK(world.of.lanes().in_use == 1);  // the fixture's own
+    }
+    /// A call of the rig's root or `how.target`; its id.
+    template <class Fill>
+    std::uint64_t call(std::string_view method, const rpc::call_options& how, Fill&& fill) {
+        netio::result<std::uint64_t> made;
+        rig->client([&](auto& link) { made = session->call(link, method, how, fill); });
+        REQUIRE(made);
+        return made.value;
+    }
+    std::uint64_t add(std::initializer_list<std::int64_t> numbers,
+                      std::initializer_list<std::uint64_t> promises = {}) {
+        return call("add", {}, [&](rpc::writer& in) {
+            for (const std::int64_t number : numbers) {
+                in.value_int(number);
+            }
+            for (const std::uint64_t promise : promises) {
+                in.promise(promise);
+            }
+        });
+    }
+    std::uint64_t call(std::string_view method) {
+        return call(method, {}, [](rpc::writer&) {});
+    }
+    /// What `body` sends leaves at once.
+    template <class Body>
+    void at_once(Body&& body) {
+        if constexpr (requires { rig->held; }) {
+            rig->held = true;
+            body();
+            rig->held = false;
+            rig->client([](auto&) {});
+        } else {
+            body();
+        }
+    }
+    /// Lets everything happen that can.
+    void pump() {
+        rig->pump();
+        rig->client([&](auto& link) {
+            session->take(link, [&](const rpc::reply& got) {
+                heard kept{got.word, got.resolved, got.code, std::string(got.text),
+                           got.value.as_int(), std::string(got.value.as_text()), got.flags};
+                CHECK(answers.emplace(got.request_id, kept).second);
+                order.push_back(got.request_id);
+            });
+        });
+    }
+    const heard& answer(std::uint64_t id) {
+        CAPTURE(id);
+        REQUIRE(answers.count(id) == 1);
+        return answers[id];
+    }
+    /// Envelope bytes as they are, however wrong.
+    void send_raw(netio::bytes envelope) {
+        rig->client([&](auto& link) {
+            const netio::ring_claim room = link.claim(static_cast<std::uint32_t>(envelope.size()));
+            REQUIRE(room);
+            std::memcpy(room.room.data(), envelope.data(), envelope.size());
+            link.commit(room, static_cast<std::uint32_t>(envelope.size()));
+        });
+    }
+    template <class Fill>
+    void send(rpc::envelope_kind kind, std::uint64_t id, std::string_view method, Fill&& fill) {
+        std::byte room[512];
+        rpc::writer out(room);
+        out.begin(kind, id, method);
+        fill(out);
+        const std::size_t size = out.payload({}).finish();
+        REQUIRE(size != 0);
+        send_raw(netio::bytes(room).first(size));
+    }
+    /// The oldest envelope that came back and was not taken.
+    std::vector<std::byte> raw_answer() {
+        std::vector<std::byte> out;
+        rig->client([&](auto& link) {
+            const netio::bytes got = link.peek();
+            out.assign(got.begin(), got.end());
+            if (!got.empty()) {
+                link.release();
+            }
+        });
+        return out;
+    }
+};
+
+/// Every transport there is here.
+using all = std::tuple<over_rings, over_a_shared_ring, over_tcp<false>, over_tcp<true>>;
+
+template <class... Rigs, class Body>
+void on_each_of(std::tuple<Rigs...>*, Body&& body) {
+    const auto one = [&]<class Rig>() {
+        const std::string transport = Rig::name;
+        CAPTURE(transport);
+        body.template operator()<Rig>();
+    };
+    (one.template operator()<Rigs>(), ...);
+}
+
+/// Runs a case, a lambda with the rig as its template argument, over every transport.
+template <class Body>
+void on_every_transport(Body&& body) {
+    on_each_of(static_cast<all*>(nullptr), body);
+}
+
+}  // namespace rpc_rigs
+
+#endif
