@@ -248,6 +248,9 @@ inline std::size_t tcp_service::on_data(connection& peer, bytes in) noexcept {
         const std::uint32_t taken = answers.take(link);
         requests_ += taken;
         refused_ += answers.refused() - refused;
+        if (taken != 0) {
+            peer.phase(phase::answer);  // before its first byte, which a gate asks about
+        }
         kernel_.dispatch();
         answers.answer_settled(link);
         if (taken == 0) {

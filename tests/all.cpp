@@ -46,6 +46,7 @@
 #include "tests/rpc_model_test.cpp"
 #include "tests/rpc_peer_test.cpp"
 #include "tests/rpc_reports_test.cpp"
+#include "tests/rpc_tcp_test.cpp"
 #include "tests/server_caps_test.cpp"
 #include "tests/server_control_test.cpp"
 #include "tests/server_datagrams_test.cpp"
