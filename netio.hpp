@@ -7202,6 +7202,7 @@ struct promise_entry {
     bool is_late;                // its provider said so
     bool follows;                // another one, the only one it needs
     bool is_kept;                // among those settled that nobody needs
+    bool is_let_go;              // or freed instead, once it is one of them
 };
 
 /// A pending call's argument that is a promise.
@@ -26834,7 +26835,8 @@ public:
     answer<void> close_lane(lane_id which) noexcept;
     std::uint32_t pending_of(lane_id which) const noexcept;
     /// Closes it, or goes on from there: what is pending is cancelled, what was not reported is
-    /// forgotten. A call that is being made just now is made, and heard of by nobody.
+    /// forgotten, each as soon as no other lane's call needs it. A call that is being made just now
+    /// is made, and heard of by nobody.
     answer<void> drop_lane(lane_id which) noexcept;
     /// The oldest settled call of a reporting lane that was not taken yet. unknown_lane;
     /// unresolvable_promise: there is none.
@@ -26884,6 +26886,9 @@ public:
     answer<settled> await(promise_id which) noexcept;
     /// Frees a settled promise. unknown_promise; invalid_argument: it is pending, or needed.
     answer<void> forget(promise_id which) noexcept;
+    /// Nobody will ask for it any more: it is freed as soon as it is settled, reported, and needed
+    /// by no call. unknown_promise.
+    answer<void> let_go(promise_id which) noexcept;
 
     // ---- channels
 
@@ -27077,7 +27082,12 @@ private:
     std::uint32_t oldest_unmarked(std::size_t bytes_wanted) const noexcept;
     bool is_lent(const detail::promise_entry& of) const noexcept;
     bool room_for_promise() noexcept;
-    void tell_drops() noexcept;
+    void tell_drops() noexcept {
+        if (NETIO_UNLIKELY(!drops_.empty())) {
+            tell_waiting_drops();
+        }
+    }
+    void tell_waiting_drops() noexcept;
 
     // ---- dispatch
 
@@ -27133,7 +27143,12 @@ private:
     void settle_rejected(std::uint32_t index, rpc_code code, bytes text,
                          bool was_made = true) noexcept;
     void settle(std::uint32_t index, promise_state state) noexcept;
-    void settle_followers() noexcept;
+    void settle_followers() noexcept {
+        if (NETIO_UNLIKELY(first_follower_ != 0)) {
+            settle_all_followers();
+        }
+    }
+    void settle_all_followers() noexcept;
     /// What every settling from outside of a dispatch brings with it.
     void settle_rest() noexcept {
         settle_followers();
@@ -27142,7 +27157,7 @@ private:
     void end_job(std::uint32_t index, bool was_made) noexcept;
     void end_cancelled(std::uint32_t job) noexcept;
     void cancel_pending(std::uint32_t index) noexcept;
-    std::uint32_t pop_report(detail::lane_entry& of) noexcept;
+    void pop_report(detail::lane_entry& of) noexcept;
     bool reaches(std::uint32_t from, std::uint32_t to) noexcept;
     void keep_if_settled(std::uint32_t index) noexcept;
     void unkeep(detail::promise_entry& of) noexcept;
@@ -27562,7 +27577,7 @@ inline void kernel::free_capability_if_done(std::uint32_t index) noexcept {
 
 /// Providers hear of what nobody reaches any more. A list, not a recursion: `on_dropped` may
 /// release others. Not inside of an `invoke`; the dispatch that it is in does it then.
-inline void kernel::tell_drops() noexcept {
+inline void kernel::tell_waiting_drops() noexcept {
     if (tells_drops_ || running_ != none_index) {
         return;
     }
@@ -27764,17 +27779,16 @@ inline answer<void> kernel::drop_lane(lane_id which) noexcept {
         const std::uint32_t index = link - 1;
         detail::promise_entry& of = promises_[index];
         link = of.next;
-        lane.unreported -= of.told != detail::report::none ? 1 : 0;
+        lane.unreported -= of.told == detail::report::wanted ? 1 : 0;
         of.told = detail::report::none;
+        of.is_let_go = true;
         if (index != running_ && state_of(index) == promise_state::pending) {
             cancel_pending(index);
         }
     }
     while (!lane.reports.empty()) {
-        const std::uint32_t index = pop_report(lane);
-        if (promises_[index].is_kept) {
-            free_promise(index);
-        }
+        promises_[lane.reports.first - 1].is_let_go = true;
+        pop_report(lane);
     }
     settle_rest();
     --lane.unreported;
@@ -27783,12 +27797,11 @@ inline answer<void> kernel::drop_lane(lane_id which) noexcept {
 }
 
 /// The oldest report, which is then a settled promise as any.
-inline std::uint32_t kernel::pop_report(detail::lane_entry& of) noexcept {
+inline void kernel::pop_report(detail::lane_entry& of) noexcept {
     const std::uint32_t index = of.reports.pop(next_report_in(promises_));
     promises_[index].told = detail::report::none;
     --of.unreported;
     keep_if_settled(index);
-    return index;
 }
 
 inline answer<settled> kernel::next_report(lane_id of) const noexcept {
@@ -28508,7 +28521,7 @@ inline void kernel::settle(std::uint32_t index, promise_state state) noexcept {
 
 /// Those that follow a promise which was settled, and those that follow them: a list, not a
 /// recursion.
-inline void kernel::settle_followers() noexcept {
+inline void kernel::settle_all_followers() noexcept {
     while (first_follower_ != 0) {
         const std::uint32_t index = first_follower_ - 1;
         detail::promise_entry& of = promises_[index];
@@ -28543,7 +28556,14 @@ inline void kernel::keep_if_settled(std::uint32_t index) noexcept {
             reporting_lanes_.push(of.lane, next_reporting_in(lanes_));
         }
     }
-    if (of.waiters != 0 || of.is_kept || of.told != detail::report::none) {
+    if (of.waiters != 0 || of.told == detail::report::queued) {
+        return;
+    }
+    if (of.is_let_go) {
+        free_promise(index);
+        return;
+    }
+    if (of.is_kept) {
         return;
     }
     of.is_kept = true;
@@ -28791,6 +28811,16 @@ inline answer<void> kernel::forget(promise_id which) noexcept {
         return rpc_code::invalid_argument;
     }
     free_promise(index);
+    return {};
+}
+
+inline answer<void> kernel::let_go(promise_id which) noexcept {
+    const std::uint32_t index = find(promise_slots_, which.bits);
+    if (index == none_index) {
+        return rpc_code::unknown_promise;
+    }
+    promises_[index].is_let_go = true;
+    keep_if_settled(index);
     return {};
 }
 
@@ -29141,7 +29171,7 @@ inline void callee::forget_calls() noexcept {
     kernel_.drop_lane(lane_);
     under_way_ = 0;
     for (detail::remembered_call& one : calls_) {
-        kernel_.forget({one.promise});
+        kernel_.let_go({one.promise});
         one = {};
     }
 }
@@ -29165,7 +29195,7 @@ inline promise_id callee::promise_named(void* context, std::uint64_t number) noe
 inline void callee::remember(std::uint64_t request_id, std::uint64_t promise) noexcept {
     detail::remembered_call& one = calls_[request_id & (calls_.size() - 1)];
     if (one.promise >> 32 != 0) {
-        kernel_.forget({one.promise});
+        kernel_.let_go({one.promise});
     }
     one = {request_id, promise};
 }

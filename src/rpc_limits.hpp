@@ -239,6 +239,7 @@ struct promise_entry {
     bool is_late;                // its provider said so
     bool follows;                // another one, the only one it needs
     bool is_kept;                // among those settled that nobody needs
+    bool is_let_go;              // or freed instead, once it is one of them
 };
 
 /// A pending call's argument that is a promise.

@@ -231,7 +231,7 @@ inline void callee::forget_calls() noexcept {
     kernel_.drop_lane(lane_);
     under_way_ = 0;
     for (detail::remembered_call& one : calls_) {
-        kernel_.forget({one.promise});
+        kernel_.let_go({one.promise});
         one = {};
     }
 }
@@ -255,7 +255,7 @@ inline promise_id callee::promise_named(void* context, std::uint64_t number) noe
 inline void callee::remember(std::uint64_t request_id, std::uint64_t promise) noexcept {
     detail::remembered_call& one = calls_[request_id & (calls_.size() - 1)];
     if (one.promise >> 32 != 0) {
-        kernel_.forget({one.promise});
+        kernel_.let_go({one.promise});
     }
     one = {request_id, promise};
 }

@@ -45,6 +45,7 @@
 #include "tests/rpc_kernel_test.cpp"
 #include "tests/rpc_model_test.cpp"
 #include "tests/rpc_peer_test.cpp"
+#include "tests/rpc_peer_trial_test.cpp"
 #include "tests/rpc_reports_test.cpp"
 #include "tests/rpc_tcp_test.cpp"
 #include "tests/server_caps_test.cpp"

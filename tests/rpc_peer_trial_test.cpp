@@ -1,0 +1,21 @@
+// Peers by seed against the model of what they must hear. NETIO_LONG=1 tries many more.
+#include "tests/rpc_peer_trial.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+
+TEST_CASE("rpc peer trial: programs of requests, promises and junk agree with the model") {
+    const std::uint32_t programs = std::getenv("NETIO_LONG") != nullptr ? 100'000 : 500;
+    std::uint64_t state = 1;
+    for (std::uint32_t seed = 1; seed <= programs; ++seed) {
+        std::vector<std::uint8_t> program(60 + seed % 400);
+        for (std::uint8_t& each : program) {
+            each = static_cast<std::uint8_t>(netio::detail::next_random(state) >> 32);
+        }
+        rpc_peer_trial::trial trial(program);
+        CAPTURE(seed);
+        trial.run();
+        CHECK(trial.wrong == "");
+    }
+}
