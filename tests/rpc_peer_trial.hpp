@@ -174,7 +174,7 @@ private:
                 out.value_int(what);
                 made.sum += what;
             } else {
-                const std::uint64_t named = id - what / 2 % 16;    // its own id, and before the first
+                const std::uint64_t named = id - what / 2 % 16;  // its own id, before the first
                 out.promise(named);
                 made.needs.push_back(named);
             }
