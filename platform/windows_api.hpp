@@ -17,6 +17,7 @@ struct _WSABUF;
 struct _WSAPROTOCOL_INFOW;
 struct _SECURITY_ATTRIBUTES;
 struct HINSTANCE__;
+struct _MEMORY_BASIC_INFORMATION;
 union _LARGE_INTEGER;
 
 extern "C" {
@@ -97,6 +98,20 @@ NETIO_IMPORTED HINSTANCE__* __stdcall LoadLibraryExW(const wchar_t*, void*, unsi
 NETIO_IMPORTED netio_procedure __stdcall GetProcAddress(HINSTANCE__*, const char*);
 NETIO_IMPORTED int __stdcall FreeLibrary(HINSTANCE__*);
 NETIO_IMPORTED void* __stdcall LocalFree(void*);
+NETIO_IMPORTED void* __stdcall CreateFileMappingW(void*, _SECURITY_ATTRIBUTES*, unsigned long,
+                                                  unsigned long, unsigned long, const wchar_t*);
+NETIO_IMPORTED void* __stdcall OpenFileMappingW(unsigned long, int, const wchar_t*);
+NETIO_IMPORTED void* __stdcall MapViewOfFile(void*, unsigned long, unsigned long, unsigned long,
+                                             netio_ulong_pointer);
+NETIO_IMPORTED int __stdcall UnmapViewOfFile(const void*);
+NETIO_IMPORTED netio_ulong_pointer __stdcall VirtualQuery(const void*, _MEMORY_BASIC_INFORMATION*,
+                                                          netio_ulong_pointer);
+NETIO_IMPORTED void* __stdcall CreateEventW(_SECURITY_ATTRIBUTES*, int, int, const wchar_t*);
+NETIO_IMPORTED void* __stdcall OpenEventW(unsigned long, int, const wchar_t*);
+NETIO_IMPORTED int __stdcall SetEvent(void*);
+NETIO_IMPORTED unsigned long __stdcall WaitForSingleObject(void*, unsigned long);
+NETIO_IMPORTED void* __stdcall OpenProcess(unsigned long, int, unsigned long);
+NETIO_IMPORTED unsigned long __stdcall GetCurrentProcessId();
 #undef NETIO_IMPORTED
 }
 
@@ -151,6 +166,16 @@ struct security_attributes {
     unsigned long byte_count;
     void* descriptor;
     int inherited;
+};
+/// What a range of pages is.
+struct memory_facts {
+    void* base;
+    void* allocation;
+    unsigned long allocation_protection;
+    netio_ulong_pointer byte_count;
+    unsigned long state;
+    unsigned long protection;
+    unsigned long type;
 };
 /// The name of a file or pipe, as the system tells it: without the device.
 struct file_name {
@@ -233,9 +258,20 @@ inline constexpr unsigned long search_system_only = 0x800;
 inline constexpr unsigned int code_page_utf8 = 65001;
 inline constexpr unsigned long refuse_invalid = 8;
 
+// Shared memory, events, processes.
+inline constexpr unsigned long page_read_write = 4;
+inline constexpr unsigned long view_read_write = 6;
+inline constexpr unsigned long pages_committed = 0x1000;
+inline constexpr unsigned long pages_mapped = 0x40000;
+inline constexpr unsigned long access_synchronize = 0x00100000;
+inline constexpr unsigned long access_event = 0x00100002;    // wait for it, and set it
+inline constexpr unsigned long wait_ended = 0;
+inline constexpr unsigned long wait_timed_out = 258;
+
 // Answers of functions.
 inline constexpr int access_denied = 5;
 inline constexpr int pipe_broken = 109;
+inline constexpr int already_exists = 183;
 inline constexpr int pipe_closing = 232;
 inline constexpr int pipe_connected = 535;
 inline constexpr int resources_empty = 1450;

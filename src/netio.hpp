@@ -20,6 +20,7 @@
 #include "src/buffer_pool.hpp"
 #include "src/post_queue.hpp"
 #include "src/ring.hpp"
+#include "src/shm_ring.hpp"
 #include "src/kill_marks.hpp"
 #include "src/source_table.hpp"
 #include "src/datagram_budget.hpp"
@@ -48,6 +49,9 @@
 #include "platform/windows_api.hpp"
 #include "platform/socket_windows.hpp"
 #include "platform/iocp.hpp"
+#include "platform/shm_map.hpp"
+#include "platform/shm_posix.hpp"
+#include "platform/shm_windows.hpp"
 #include "src/events.hpp"
 #include "src/hooks.hpp"
 #include "src/gate.hpp"
@@ -63,6 +67,7 @@
 #include "src/rpc_kernel.hpp"
 #include "src/rpc_peer.hpp"
 #include "src/rpc_tcp.hpp"
+#include "src/shm_link.hpp"
 #include "src/proxy.hpp"
 
 #endif
