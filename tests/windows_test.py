@@ -32,6 +32,7 @@ LONG = os.environ.get("NETIO_LONG") == "1"
 SUITES = {
     "the contract's suite and what only completion ports show":
         ["conformance_iocp_test", "iocp_test", "iocp_pipes_test"],
+    "shared memory": ["shm_windows_test", "shm_ring_test"],
     "the service's suite": ["service_iocp_test"],
     "the server and PROXY tests over the simulator":
         ["server_test", "server_rules_test", "server_proxy_test", "proxy_test"],
