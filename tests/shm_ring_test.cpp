@@ -43,6 +43,9 @@ struct shm_box {
         }
     }
     std::byte* data() { return memory.front().at; }
+    netio::bytes rings() {
+        return {data() + netio::shm_layout::page_bytes, std::size_t{2} * layout.ring_bytes};
+    }
     shm_page& page() { return *reinterpret_cast<shm_page*>(data()); }
     netio::shm_side& operator[](int side) { return *sides[side]; }
 
@@ -238,7 +241,13 @@ std::uint32_t shm_evil(std::uint64_t& state, std::uint32_t present) {
     }
 }
 
-/// Does what an honest side does, and looks at what it is given.
+bool shm_within(netio::bytes inner, netio::bytes outer) {
+    return inner.data() >= outer.data() &&
+           inner.data() + inner.size() <= outer.data() + outer.size();
+}
+
+/// Does what an honest side does, and looks at what it is given. (The peer may have made the rings
+/// smaller than they were, before this one came.)
 void shm_honest_step(shm_box& box, std::uint64_t& state) {
     netio::shm_side& self = box[1];
     const bool was_broken = self.broken();
@@ -246,12 +255,7 @@ void shm_honest_step(shm_box& box, std::uint64_t& state) {
     if (!record.empty()) {
         REQUIRE_FALSE(was_broken);
         REQUIRE(record.size() <= self.record_max());
-        const std::byte* const from =
-            box.inbox[1].empty() ? box.data() + netio::shm_layout::page_bytes
-                                 : box.inbox[1].data();
-        REQUIRE(record.data() >= from);
-        REQUIRE(record.data() + record.size() <=
-                from + (box.inbox[1].empty() ? box.layout.ring_bytes : box.inbox[1].size()));
+        REQUIRE(shm_within(record, box.inbox[1].empty() ? box.rings() : box.inbox[1]));
         if (shm_random(state) % 2 == 0) {
             self.release();
         }
@@ -259,10 +263,7 @@ void shm_honest_step(shm_box& box, std::uint64_t& state) {
     const auto wanted = static_cast<std::uint32_t>(1 + shm_random(state) % self.record_max());
     if (const netio::shm_claim to = self.claim(wanted)) {
         REQUIRE_FALSE(was_broken);
-        const std::byte* const ring =
-            box.data() + netio::shm_layout::page_bytes + box.layout.ring_bytes;
-        REQUIRE(to.room.data() >= ring + 8);
-        REQUIRE(to.room.data() + to.room.size() <= ring + box.layout.ring_bytes);
+        REQUIRE(shm_within(to.room, box.rings()));
         std::memset(to.room.data(), 0x55, to.room.size());
         self.commit(to, wanted);
     }
