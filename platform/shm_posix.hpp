@@ -10,7 +10,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #if defined(__linux__)
-#include <linux/futex.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -136,27 +135,24 @@ struct shm_asks_for_process : Base {
 /// futex(2), of the kind that other processes may wake.
 template <class Memory>
 struct shm_futex : Memory {
-    static bool sleep(shm_word& on, std::uint32_t seen, std::uint64_t time_ns) noexcept {
 #if defined(SYS_futex)
-        // What this call takes are two words of the kernel, whatever the C library's timespec is.
-        using number = long;
-        constexpr long call = SYS_futex;
+    // What this call takes are two words of the kernel, whatever the C library's timespec is.
+    using time_word = long;
+    static constexpr long call = SYS_futex;
 #else
-        using number = std::int64_t;
-        constexpr long call = SYS_futex_time64;
+    using time_word = std::int64_t;
+    static constexpr long call = SYS_futex_time64;
 #endif
-        const number time[2] = {static_cast<number>(time_ns / 1'000'000'000),
-                                static_cast<number>(time_ns % 1'000'000'000)};
-        return ::syscall(call, &on, FUTEX_WAIT, seen, time, nullptr, 0) != 0 &&
-               errno == ETIMEDOUT;
+    static constexpr int wait = 0;       // FUTEX_WAIT
+    static constexpr int wake_up = 1;    // FUTEX_WAKE
+
+    static bool sleep(shm_word& on, std::uint32_t seen, std::uint64_t time_ns) noexcept {
+        const time_word time[2] = {static_cast<time_word>(time_ns / 1'000'000'000),
+                                   static_cast<time_word>(time_ns % 1'000'000'000)};
+        return ::syscall(call, &on, wait, seen, time, nullptr, 0) != 0 && errno == ETIMEDOUT;
     }
     static void wake(shm_word& on) noexcept {
-#if defined(SYS_futex)
-        constexpr long call = SYS_futex;
-#else
-        constexpr long call = SYS_futex_time64;
-#endif
-        ::syscall(call, &on, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+        ::syscall(call, &on, wake_up, 1, nullptr, nullptr, 0);
     }
 };
 
