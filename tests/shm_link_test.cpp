@@ -506,6 +506,61 @@ TEST_CASE("shm link: 100 writers killed in mid-record lose none that was committ
     CHECK(plain::open_handles() == handles);
 }
 
+TEST_CASE("shm link: writers killed wherever they happen to be leave whole records, in order") {
+    shm_inbox inbox;
+    shm_link near;
+    REQUIRE(near.create(inbox, shm_made()));
+    int next = 0;
+    for (int round = 0; round < 40; ++round) {
+        shm_child child([&] {
+            shm_inbox own;
+            shm_link self;
+            if (!self.open(shm_copy(near.handle()), own, shm_made())) {
+                return 1;
+            }
+            for (int number = next;;) {
+                number += shm_put(self, shm_numbered(number)) ? 1 : 0;
+                self.wait(number % 7 == 0 ? 1 : 0);
+            }
+        });
+        REQUIRE(near.watch(child.id()));
+        for (const int enough = next + 50 + round; next < enough; ++next) {
+            REQUIRE(near.wait(20'000) == shm_event::record);
+            REQUIRE(shm_get(near) == shm_numbered(next));
+        }
+        child.kill();
+        REQUIRE(near.peer_gone());
+        for (; near.wait(20'000) == shm_event::record; ++next) {
+            REQUIRE(shm_get(near) == shm_numbered(next));
+        }
+        REQUIRE(near.why() == error::none);
+    }
+}
+
+TEST_CASE("shm link: a peer that wakes without end keeps a wait busy, not longer than its time") {
+    shm_inbox inbox[2];
+    shm_link near;
+    REQUIRE(near.create(inbox[0], shm_made()));
+    shm_flag there;
+    shm_child child([&] {
+        void* const at = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED,
+                                static_cast<int>(near.handle()), 0);
+        if (at == MAP_FAILED) {
+            return 1;
+        }
+        there.raise();
+        auto& asleep = static_cast<netio::detail::shm_page<netio::detail::atomic>*>(at)
+                           ->sides[0].asleep;
+        for (std::uint32_t value = 0;; ++value) {
+            asleep.store(value);
+            netio::shm_sys::wake(asleep);
+        }
+    });
+    REQUIRE(there.await());
+    CHECK(near.wait(20) == shm_event::none);
+    CHECK(near.why() == error::none);
+}
+
 namespace {
 
 /// Reads two records and is in the middle of the third.
