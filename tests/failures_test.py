@@ -11,7 +11,8 @@ import tempfile
 import programs
 import tap
 
-NAMES = ("gateway", "proxy_echo", "chat", "own_loop", "own_backend", "udp_echo")
+NAMES = ("gateway", "proxy_echo", "chat", "own_loop", "own_backend", "udp_echo", "rpc_http")
+CLIENTS = ("rpc_stats", "rpc_pipeline")  # they serve, too, in memory that is part of the program
 FLAGS = {
     "gateway": "--listen --to --proxy-in --trusted --proxy-out --backend --connections --workers "
                "--buffers --idle-ms --write-ms --memory --drain-ms",
@@ -20,8 +21,11 @@ FLAGS = {
     "own_loop": "--listen --tick-ms --memory --drain-ms",
     "own_backend": "--listen --memory --drain-ms",
     "udp_echo": "--listen --memory --drain-ms --source-rate",
+    "rpc_http": "--listen --memory --drain-ms",
+    "rpc_stats": "--over --listen --connect --calls",
+    "rpc_pipeline": "--listen --connect --calls",
 }
-PATHS = {name: programs.build(name) for name in NAMES}
+PATHS = {name: programs.build(name) for name in NAMES + CLIENTS}
 NOBODY = 65534
 
 
@@ -39,8 +43,7 @@ def fails(what, path, arguments, line, code=1, **more):
 
 
 def test_arguments():
-    for name in NAMES:
-        path = PATHS[name]
+    for name, path in PATHS.items():
         fails("unknown flag", path, ["--lisen", "127.0.0.1:0"],
               f"{name}: unknown flag --lisen; there are: {FLAGS[name]}", 2)
         fails("missing value", path, ["--listen"], f"{name}: --listen: value missing", 2)
@@ -50,8 +53,10 @@ def test_arguments():
               f"{name}: --listen 127.0.0.1:65536: not an address", 2)
         fails("host name", path, ["--listen", "localhost:0"],
               f"{name}: --listen localhost:0: a host name where an address is due", 2)
-        fails("not a number", path, ["--drain-ms", "1s"],
+    for name in NAMES:
+        fails("not a number", PATHS[name], ["--drain-ms", "1s"],
               f"{name}: --drain-ms 1s: not a number from 0 to 3600000", 2)
+    test_clients_arguments()
     gateway = PATHS["gateway"]
     fails("host name to go to", gateway, ["--to", "db.example:5432"],
           "gateway: --to db.example:5432: a host name where an address is due", 2)
@@ -69,8 +74,20 @@ def test_arguments():
           "proxy_echo: trusted balancer: a host name where an address is due")
 
 
+def test_clients_arguments():
+    for name, most in (("rpc_stats", 100_000_000), ("rpc_pipeline", 63)):
+        for calls in ("0", str(most + 1), "1s", "-1", ""):
+            said = f"{name}: --calls {calls}".rstrip()
+            fails(f"'{calls}' calls", PATHS[name], ["--calls", calls],
+                  f"{said}: not a number from 1 to {most}", 2)
+        fails("bad address to go to", PATHS[name], ["--connect", "127.0.0.1"],
+              f"{name}: --connect 127.0.0.1: not an address", 2)
+    fails("none of its transports", PATHS["rpc_stats"], ["--over", "pigeon"],
+          "rpc_stats: --over pigeon: none of memory, queue, shared, tcp", 2)
+
+
 def test_ports():
-    for name in NAMES:
+    for name in PATHS:
         kind = socket.SOCK_DGRAM if name == "udp_echo" else socket.SOCK_STREAM
         verb = "open_datagram" if name == "udp_echo" else "listen"
         with socket.socket(socket.AF_INET, kind) as taken:
