@@ -54,6 +54,22 @@ struct ring_shape {
     }
 };
 
+/// How a ring touches what is no atomic word: each side's own positions, and the memory. As they
+/// are; a test looks at each access.
+struct ring_access {
+    using position = std::size_t;
+
+    static std::uint32_t get(const std::byte* at) noexcept {
+        return load_native<std::uint32_t>(at);
+    }
+    static void put(std::byte* at, std::uint32_t word) noexcept {
+        std::memcpy(at, &word, sizeof(word));
+    }
+    static void wipe(std::byte* at, std::size_t bytes_count) noexcept {
+        std::memset(at, 0, bytes_count);
+    }
+};
+
 }  // namespace detail
 
 /// A view over the caller's bytes: one thread writes, one reads, neither waits, nothing is copied.
@@ -63,8 +79,10 @@ struct ring_shape {
 ///
 /// Each side keeps a copy of the other's position, so that the line it lies in moves between the
 /// CPUs only when the copy says full, or empty.
-template <template <class> class Atomic>
+template <template <class> class Atomic, class Access = detail::ring_access>
 class basic_spsc_ring {
+    using position = typename Access::position;
+
 public:
     /// `bytes_count` is a power of two, 64 to 2^30; records are of `record_max()` bytes at most. No
     /// other thread may know the ring yet.
@@ -94,7 +112,7 @@ public:
             }
         }
         if (skip != 0) {
-            put_head(writer_at_, detail::ring_shape::skipped);
+            Access::put(shape_.place(writer_at_), detail::ring_shape::skipped);
         }
         return {shape_.content(writer_at_ + skip, bytes_count), writer_at_ + skip};
     }
@@ -102,7 +120,7 @@ public:
     /// it from now on. Writer only.
     NETIO_WRAPS void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
         NETIO_ASSERT(bytes_count != 0 && bytes_count <= what.room.size());
-        put_head(what.at, bytes_count);
+        Access::put(shape_.place(what.at), bytes_count);
         writer_at_ = what.at + detail::ring_shape::taken_by(bytes_count);
         tail_.store(writer_at_, detail::ordering::release);
     }
@@ -116,7 +134,7 @@ public:
                     return {};
                 }
             }
-            const auto head = detail::load_native<std::uint32_t>(shape_.place(reader_at_));
+            const std::uint32_t head = Access::get(shape_.place(reader_at_));
             if (head != detail::ring_shape::skipped) {
                 return shape_.content(reader_at_, head);
             }
@@ -125,23 +143,19 @@ public:
     }
     /// Gives back what `peek` gave. Reader only.
     NETIO_WRAPS void release() noexcept {
-        const auto head = detail::load_native<std::uint32_t>(shape_.place(reader_at_));
+        const std::uint32_t head = Access::get(shape_.place(reader_at_));
         NETIO_ASSERT(reader_at_ != writer_seen_ && head != detail::ring_shape::skipped);
         reader_at_ += detail::ring_shape::taken_by(head);
         head_.store(reader_at_, detail::ordering::release);
     }
 
 private:
-    void put_head(std::size_t at, std::uint32_t head) noexcept {
-        std::memcpy(shape_.place(at), &head, sizeof(head));
-    }
-
     detail::ring_shape shape_;
     // Lines of the cache: the writer's own, the reader's own, and what each tells the other.
-    alignas(64) std::size_t writer_at_ = 0;
-    std::size_t reader_seen_ = 0;
-    alignas(64) std::size_t reader_at_ = 0;
-    std::size_t writer_seen_ = 0;
+    alignas(64) position writer_at_ = 0;
+    position reader_seen_ = 0;
+    alignas(64) position reader_at_ = 0;
+    position writer_seen_ = 0;
     alignas(64) Atomic<std::size_t> tail_;
     alignas(64) Atomic<std::size_t> head_;
 };
@@ -152,8 +166,9 @@ private:
 /// places are read in the order in which they were claimed, so a writer that takes its time holds
 /// up those behind it, and `abandon` is how it gives up. A full ring refuses, and counts that; no
 /// order among those who try again.
-template <template <class> class Atomic>
+template <template <class> class Atomic, class Access = detail::ring_access>
 class basic_mpsc_ring {
+    using position = typename Access::position;
     using word = Atomic<std::uint32_t>;
     static_assert(sizeof(word) == 4);
 
@@ -238,7 +253,7 @@ public:
         const std::uint32_t head = head_at(reader_at_).load(detail::ordering::relaxed);
         NETIO_ASSERT(head != 0 && (head & detail::ring_shape::skipped) == 0);
         static_cast<void>(head);
-        wipe_place(detail::load_native<std::uint32_t>(shape_.place(reader_at_) + 4));
+        wipe_place(Access::get(shape_.place(reader_at_) + 4));
     }
 
     /// Claims that found no room. Any thread.
@@ -252,11 +267,11 @@ private:
     void put_taken(const ring_claim& what) noexcept {
         const auto taken = static_cast<std::uint32_t>(detail::ring_shape::taken_by(
             static_cast<std::uint32_t>(what.room.size())));
-        std::memcpy(shape_.place(what.at) + 4, &taken, sizeof(taken));
+        Access::put(shape_.place(what.at) + 4, taken);
     }
     /// Zeros, for a head may come to lie anywhere in it, and then it is free.
     NETIO_WRAPS void wipe_place(std::size_t taken) noexcept {
-        std::memset(shape_.place(reader_at_) + 4, 0, taken - 4);
+        Access::wipe(shape_.place(reader_at_) + 4, taken - 4);
         head_at(reader_at_).store(0, detail::ordering::relaxed);
         reader_at_ += taken;
         head_.store(reader_at_, detail::ordering::release);
@@ -265,7 +280,7 @@ private:
     detail::ring_shape shape_;
     alignas(64) Atomic<std::size_t> tail_;
     Atomic<std::size_t> refused_;
-    alignas(64) std::size_t reader_at_ = 0;
+    alignas(64) position reader_at_ = 0;
     Atomic<std::size_t> head_;
 };
 

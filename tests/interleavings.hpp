@@ -9,7 +9,8 @@
 // * one_order: there is one order of all such operations so far that agrees with strongly happens
 //   before and with coherence-ordered before. It need not be the order in which steps are taken;
 // * plain data (model_plain): two accesses of two threads, one of them a write, that happens before
-//   does not order are a race, whenever they ran;
+//   does not order are a race, whenever they ran. So are an access to plain data and one to a word
+//   in the same place of a model_memory, one of them a write;
 // * a weak exchange may fail for no reason, as often in one execution as the test allows;
 // * a write that does not release may be done ahead of up to three operations of its thread that
 //   neither acquire nor touch its word, if it is the same write whatever they find (load
@@ -125,7 +126,7 @@ namespace model {
 constexpr std::uint32_t threads_max = 5;  // thread 0 sets up before, and looks at it after, all
 constexpr std::uint32_t words_max = 40;
 constexpr std::uint32_t stores_max = 160;  // of one execution
-constexpr std::uint32_t cells_max = 16;
+constexpr std::uint32_t cells_max = 24;
 constexpr std::uint32_t notes_max = 8;
 constexpr std::uint32_t of_one_order_max = 64;
 constexpr std::uint32_t steps_max = 160;  // of one thread
@@ -200,6 +201,8 @@ struct word_state {
 struct cell_state {
     answer value;
     clock_type reads;
+    clock_type loads;   // of a word in the same place,
+    clock_type stores;  // and stores to it
     std::uint8_t writer;
     std::uint8_t written;
 };
@@ -326,6 +329,9 @@ private:
     bool is_step(std::uint32_t word, model_kind kind);
     [[noreturn]] void wait_for_others(std::uint32_t word);
     void look_at_place(operation& what);
+    std::uint32_t word_under(const void* at);
+    void put_plainly(std::uint32_t word, std::uint64_t value);
+    void look_at_cell(std::uint32_t who, std::uint32_t word, bool is_write);
     answer logged(const answer& what);
 
     // The memory model.
@@ -337,6 +343,7 @@ private:
     bool one_order_allows(std::uint32_t who, const operation& what, const choice& c,
                           std::uint64_t& before, std::uint64_t& after) const;
     answer apply(std::uint32_t who, const operation& what, const choice& c);
+    answer apply_in_turn(const operation& what, const choice& c);
     void apply_read(thread_state& t, const operation& what, const choice& c, store_record& made);
     std::uint8_t apply_write(std::uint32_t who, const operation& what, const choice& c,
                              std::uint64_t found, store_record& made);
@@ -571,7 +578,52 @@ inline answer explorer::operate(operation what, const void* at, std::uint64_t fi
     if (choices(who_, what, all) == 0) {
         wait_for_others(what.word);
     }
-    return logged(apply(who_, what, all[0]));
+    return logged(apply_in_turn(what, all[0]));
+}
+
+/// The word that has been seen in the place of plain data, or words_max.
+inline std::uint32_t explorer::word_under(const void* at) {
+    for (std::uint32_t word = 0; word < words_.size(); ++word) {
+        if (words_[word].at == at) {
+            const promise& due = now_->threads[who_].ahead;
+            if (due.is_due && due.what.word == word) {
+                drop();
+            }
+            return word;
+        }
+    }
+    return words_max;
+}
+
+/// A word is written as plain data. Where that is no race it is the last of its stores.
+inline void explorer::put_plainly(std::uint32_t word, std::uint64_t value) {
+    if (phase_ == phase::threads) {
+        is_step(word, model_kind::store);  // notes who touches it; this is none
+    }
+    thread_state& t = now_->threads[who_];
+    store_record made{};
+    made.value = value;
+    made.identity = mixed(mixed(who_ + 2, t.steps), mixed(t.hash, value));
+    t.view[word] = put(word, now_->words[word].count, made);
+}
+
+/// An operation of a word: is it plain data that another thread reads or writes?
+inline void explorer::look_at_cell(std::uint32_t who, std::uint32_t word, bool is_write) {
+    const thread_state& t = now_->threads[who];
+    for (std::uint32_t at = 0; at < cells_.size(); ++at) {
+        if (cells_[at].at != words_[word].at) {
+            continue;
+        }
+        cell_state& cell = now_->cells[at];
+        bool races = t.clock[cell.writer] < cell.written;
+        for (std::uint32_t other = 0; is_write && other < threads_max; ++other) {
+            races = races || t.clock[other] < cell.reads[other];
+        }
+        if (races) {
+            fail("race: a word is plain data of another thread");
+        }
+        (is_write ? cell.stores : cell.loads)[who] = t.clock[who];
+    }
 }
 
 inline answer explorer::read_cell(const void* at, const answer& first) {
@@ -580,11 +632,16 @@ inline answer explorer::read_cell(const void* at, const answer& first) {
     }
     cell_state& cell = now_->cells[cell_of(at, first)];
     const thread_state& t = now_->threads[who_];
-    if (t.clock[cell.writer] < cell.written) {
+    bool races = t.clock[cell.writer] < cell.written;
+    for (std::uint32_t other = 0; other < threads_max; ++other) {
+        races = races || t.clock[other] < cell.stores[other];
+    }
+    if (races) {
         fail("race: plain data is read that another thread writes");
     }
     cell.reads[who_] = t.clock[who_];
-    return logged(cell.value);
+    const std::uint32_t word = word_under(at);
+    return logged(word == words_max ? cell.value : answer{stores_[t.view[word]].value, 0});
 }
 
 inline void explorer::write_cell(const void* at, const answer& first, const answer& value) {
@@ -596,10 +653,15 @@ inline void explorer::write_cell(const void* at, const answer& first, const answ
     const thread_state& t = now_->threads[who_];
     bool races = t.clock[cell.writer] < cell.written;
     for (std::uint32_t other = 0; other < threads_max; ++other) {
-        races = races || t.clock[other] < cell.reads[other];
+        races = races || t.clock[other] < cell.reads[other] ||
+                t.clock[other] < cell.loads[other] || t.clock[other] < cell.stores[other];
     }
     if (races) {
         fail("race: plain data is written that another thread reads or writes");
+    }
+    const std::uint32_t word = word_under(at);
+    if (word != words_max) {
+        put_plainly(word, value.first);
     }
     cell.value = value;
     cell.writer = static_cast<std::uint8_t>(who_);
@@ -867,7 +929,16 @@ inline answer explorer::apply(std::uint32_t who, const operation& what, const ch
     if (in_order) {
         enter_order(who, {what.word, store, is_write}, before, after);
     }
-    ++t.clock[who];
+    return out;
+}
+
+/// The same in its turn: what is done ahead comes to be an access of its thread only then.
+inline answer explorer::apply_in_turn(const operation& what, const choice& c) {
+    const answer out = apply(who_, what, c);
+    if (!is_signal(what.kind)) {
+        look_at_cell(who_, what.word, writes(what, c));
+        ++now_->threads[who_].clock[who_];
+    }
     return out;
 }
 
@@ -894,7 +965,7 @@ inline bool explorer::take(std::uint32_t who, const choice& c) {
     const bool last = c.at + 1u == now_->words[what.word].count;
     path_.push_back({who, what, c, {}, last, false});
     if (setjmp(back_) == 0) {
-        path_.back().found = logged(apply(who_, path_.back().what, c));
+        path_.back().found = logged(apply_in_turn(path_.back().what, c));
     }
     return is_right() && advance(who_);
 }
@@ -1090,6 +1161,7 @@ inline answer explorer::kept_promise() {
             t.before |= stores_[kept.store_read].released_before;
         }
     }
+    look_at_cell(who_, kept.what.word, true);
     ++t.clock[who_];
     return kept.found;
 }
@@ -1288,6 +1360,7 @@ public:
         model::current->write_cell(this, packed(first_), packed(value));
         return *this;
     }
+    model_plain& operator+=(const T& more) noexcept { return *this = T{*this} + more; }
 
 private:
     static model::answer packed(const T& value) {
@@ -1298,6 +1371,23 @@ private:
     }
 
     T first_{};
+};
+
+/// How a ring touches its memory, four bytes at a time: each is plain data, and may be a word, too.
+struct model_memory {
+    using position = model_plain<std::size_t>;
+
+    static std::uint32_t get(const std::byte* at) noexcept {
+        return static_cast<std::uint32_t>(model::current->read_cell(at, {}).first);
+    }
+    static void put(std::byte* at, std::uint32_t word) noexcept {
+        model::current->write_cell(at, {}, {word, 0});
+    }
+    static void wipe(std::byte* at, std::size_t bytes_count) noexcept {
+        for (std::size_t done = 0; done < bytes_count; done += 4) {
+            put(at + done, 0);
+        }
+    }
 };
 
 /// Something of the kernel that one thread sleeps on and others ring: rings that come before a

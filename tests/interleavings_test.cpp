@@ -901,4 +901,221 @@ TEST_CASE("interleavings: a source never gets more than its bound, from two work
           "look load needs one_order\n");
 }
 
+namespace {
+
+// ---- memory that is words and plain data in turn
+
+/// A flag says that the place of a word was written as plain data, or with `Same` the word itself.
+template <ordering Store, ordering Load, bool Same>
+struct written_over {
+    static constexpr std::uint32_t threads = 2;
+    alignas(8) std::byte memory[4] = {};
+    model_atomic<std::uint32_t> flag;
+
+    model_atomic<std::uint32_t>& word() {
+        return *reinterpret_cast<model_atomic<std::uint32_t>*>(memory);
+    }
+    void thread(int which) {
+        if (which == 0) {
+            model_memory::put(memory, 7);
+            if (Same) {
+                word().store(3, Store);
+            } else {
+                flag.store(1, Store);
+            }
+        } else if (Same) {
+            note(0, static_cast<int>(word().load(Load)));
+        } else if (flag.load(Load) == 1) {
+            note(0, static_cast<int>(word().load(relaxed)));
+            word().store(5, relaxed);
+        }
+    }
+    void finish() { note(1, static_cast<int>(model_memory::get(memory))); }
+};
+
+// ---- rings
+
+constexpr std::uint32_t ring_bytes = 64;
+
+/// A record is its digit, over and over.
+template <class Ring>
+struct model_records {
+    alignas(64) std::byte memory[ring_bytes] = {};
+    Ring ring;
+
+    model_records() { ring.attach(memory, ring_bytes); }
+    static void fill(const netio::ring_claim& to, std::uint32_t used, std::uint64_t digit) {
+        for (std::uint32_t at = 0; at < used; at += 4) {
+            model_memory::put(to.room.data() + at, static_cast<std::uint32_t>(digit));
+        }
+    }
+    bool write(std::uint64_t digit, std::uint32_t claimed, std::uint32_t used) {
+        const netio::ring_claim to = ring.claim(claimed);
+        if (!to) {
+            return false;
+        }
+        fill(to, used, digit);
+        ring.commit(to, used);
+        return true;
+    }
+    /// What was taken before, and one more if there is one: a hexadecimal digit each.
+    bool read(std::uint64_t& taken) {
+        const netio::bytes record = ring.peek();
+        if (record.empty()) {
+            return false;
+        }
+        const std::uint32_t digit = model_memory::get(record.data());
+        model_check(digit >= 1 && digit <= 9, "a record that nobody wrote");
+        for (std::size_t at = 0; at < record.size(); at += 4) {
+            model_check(model_memory::get(record.data() + at) == digit, "a record in pieces");
+        }
+        taken = taken * 16 + digit;
+        ring.release();
+        return true;
+    }
+};
+
+using model_spsc = netio::basic_spsc_ring<model_atomic, model_memory>;
+using model_mpsc = netio::basic_mpsc_ring<model_atomic, model_memory>;
+
+/// `Records` of two sizes, so that some have to skip the end; the reader looks `Looks` times.
+template <std::uint32_t Records, std::uint32_t Looks>
+struct one_writer : model_records<model_spsc> {
+    static constexpr std::uint32_t threads = 2;
+
+    void thread(int which) {
+        std::uint64_t mine = 0;
+        for (std::uint64_t digit = 1; which == 0 && digit <= Records; ++digit) {
+            const std::uint32_t used = digit % 2 == 1 ? 20 : 12;
+            mine = write(digit, used + 4, used) ? mine * 16 + digit : mine;
+        }
+        for (std::uint32_t looks = 0; which == 1 && looks < Looks; ++looks) {
+            read(mine);
+        }
+        model_note(static_cast<std::uint32_t>(which), mine);
+    }
+    void finish() {
+        std::uint64_t taken = model_noted(1);
+        while (read(taken)) {
+        }
+        model_check(taken == model_noted(0), "a record lost, twice or out of order");
+        model_check(digits(taken) >= 2, "refused although there was room");
+    }
+};
+
+/// Two writers of `Each` records into a ring that two went through, so that the first one skips the
+/// end and two fill it. With `Abandons` the first writer abandons its last one. The reader looks
+/// `Looks` times.
+template <std::uint32_t Each, std::uint32_t Looks, bool Abandons>
+struct two_writers : model_records<model_mpsc> {
+    static constexpr std::uint32_t threads = 3;
+
+    two_writers() {
+        std::uint64_t taken = 0;
+        for (const std::uint32_t claimed : {16u, 16u}) {
+            write(9, claimed, claimed);
+            read(taken);
+        }
+    }
+    bool abandon() {
+        const netio::ring_claim to = ring.claim(8);
+        if (to) {
+            fill(to, 8, 8);
+            ring.abandon(to);
+        }
+        return static_cast<bool>(to);
+    }
+    void thread(int which) {
+        std::uint64_t mine = 0;
+        std::uint64_t refused = 0;
+        for (std::uint64_t at = 1; which < 2 && at <= Each; ++at) {
+            const std::uint64_t digit = static_cast<std::uint64_t>(which) * Each + at;
+            if (Abandons && which == 0 && at == Each) {
+                refused += abandon() ? 0 : 1;
+            } else if (write(digit, 16, 12)) {
+                mine = mine * 16 + digit;
+            } else {
+                ++refused;
+            }
+        }
+        for (std::uint32_t looks = 0; which == 2 && looks < Looks; ++looks) {
+            read(mine);
+        }
+        model_note(static_cast<std::uint32_t>(which), mine);
+        model_note(static_cast<std::uint32_t>(which) + 3, refused);
+    }
+    void finish() {
+        std::uint64_t taken = model_noted(2);
+        while (read(taken)) {
+        }
+        model_check(is_within(model_noted(0), taken) && is_within(model_noted(1), taken),
+                    "a record lost, or out of order");
+        model_check(digits(taken) == digits(model_noted(0)) + digits(model_noted(1)),
+                    "a record twice");
+        model_check(ring.refused() == model_noted(3) + model_noted(4), "the count of refusals");
+        for (std::uint32_t at = 0; at < ring_bytes; at += 4) {
+            model_check(model_memory::get(memory + at) == 0, "the ring is wiped at the end");
+        }
+    }
+};
+
+}  // namespace
+
+TEST_CASE("interleavings: plain data and a word in one place are a race, if nothing orders them") {
+    CHECK(explore<written_over<release, acquire, false>>().outcomes ==
+          model_outcomes{"0 7", "7 5"});
+    CHECK(explore<written_over<relaxed, acquire, false>>().found("race: a word is plain data"));
+    CHECK(explore<written_over<release, relaxed, false>>().found("race: a word is plain data"));
+    CHECK(explore<written_over<release, acquire, true>>().found("race: a word is plain data"));
+}
+
+TEST_CASE("interleavings: a ring of one writer gives each record once, in order, whole") {
+    const explored all = explore<one_writer<4, 4>>();
+    CHECK(all.wrong == "");
+    // What was written, and what of it was read meanwhile. The third and the fourth need room that
+    // the reader makes.
+    CHECK(all.outcomes == model_outcomes{"12 0", "12 1", "12 12", "123 1", "123 12", "123 123",
+                                         "124 1", "124 12", "124 124", "1234 12", "1234 123",
+                                         "1234 1234"});
+    CHECK(explore<one_writer<6, 6>>().wrong == "");
+}
+
+TEST_CASE("interleavings: a ring of two writers gives each record once, in order, whole") {
+    const explored once = explore<two_writers<1, 2, false>>({}, 1);
+    CHECK(once.wrong == "");
+    CHECK(once.outcomes == model_outcomes{"1 2 0 0 0 0", "1 2 1 0 0 0", "1 2 12 0 0 0",
+                                          "1 2 2 0 0 0", "1 2 21 0 0 0"});
+    const explored twice = explore<two_writers<2, 1, false>>();
+    CHECK(twice.wrong == "");
+    CHECK(twice.outcomes.count("1 3 0 1 1 0") == 1);   // two fill it and two are refused
+    CHECK(twice.outcomes.count("12 3 0 0 1 0") == 0);  // a third needs room that the reader makes
+    CHECK(twice.outcomes.count("12 3 1 0 1 0") == 1);
+}
+
+TEST_CASE("interleavings: a record that one of two writers abandons is stepped over") {
+    const explored twice = explore<two_writers<2, 1, true>>();
+    CHECK(twice.wrong == "");
+    CHECK(twice.outcomes.count("1 3 1 0 1 0") == 1);
+    if (std::getenv("NETIO_LONG") != nullptr) {
+        CHECK(explore<two_writers<2, 2, false>>().wrong == "");
+        CHECK(explore<two_writers<2, 2, true>>({}, 1).wrong == "");
+    }
+}
+
+TEST_CASE("interleavings: every order that the rings ask for is needed") {
+    CHECK(weakest_orders<one_writer<4, 3>>() ==
+          "claim load needs acquire\n"
+          "commit store needs release\n"
+          "peek load needs acquire\n"
+          "release store needs release\n");
+    // The head of a skipped end: somebody else may write there one lap later.
+    CHECK(weakest_orders<two_writers<1, 2, true>, two_writers<2, 1, true>>() ==
+          "claim load needs acquire\n"
+          "claim store needs release\n"
+          "commit store needs release\n"
+          "abandon store needs release\n"
+          "peek load needs acquire\n"
+          "wipe_place store needs release\n");
+}
+
 }  // namespace netio_test::interleavings
