@@ -22,6 +22,7 @@
 //   floor 3 · src/buffer_pool.hpp · buffers of one size, two quotas, wiped when given back
 //   floor 3 · src/post_queue.hpp · bounded queue of words from any thread to one owner
 //   floor 3 · src/ring.hpp · bytes from thread to thread: records written and read where they lie
+//   floor 3 · src/shm_ring.hpp · rings in memory shared with a process that may write anything into it
 //   floor 3 · src/kill_marks.hpp · ending one connection from any thread: a word each, and marked ones
 //   floor 3 · src/source_table.hpp · how many connections each source has: exact, bounded, shared
 //   floor 3 · src/datagram_budget.hpp · what UDP sources may take, and what may be sent to strangers
@@ -50,6 +51,9 @@
 //   floor 4 · platform/windows_api.hpp · what netio needs of Windows, declared without the system's headers
 //   floor 5 · platform/socket_windows.hpp · sockets of Windows: errors, addresses, options, making them
 //   floor 6 · platform/iocp.hpp · the Windows backend over completion ports
+//   floor 5 · platform/shm_map.hpp · what a system must offer for a segment that two processes share
+//   floor 6 · platform/shm_posix.hpp · shared memory of POSIX systems: sealed where it can be, futex or naps
+//   floor 7 · platform/shm_windows.hpp · shared memory of Windows: a named section, and an event for each side
 //   floor 6 · src/events.hpp · what a server tells an observer, and the observer that costs nothing
 //   floor 6 · src/hooks.hpp · which hooks a handler has; a wrong one is one readable compile error
 //   floor 6 · src/gate.hpp · the user's word on who gets in and what gets out, and the gate that is none
@@ -65,6 +69,7 @@
 //   floor 6 · src/rpc_kernel.hpp · capabilities, budgets, promises: calls without I/O, clock or heap
 //   floor 7 · src/rpc_peer.hpp · the two ends of a connection: who answers calls, who makes them
 //   floor 8 · src/rpc_tcp.hpp · envelopes over connections: a link, and a handler that answers calls
+//   floor 8 · src/shm_link.hpp · records to and from one other process, through memory that both have
 //   floor 10 · src/netio.hpp · the umbrella: the parts in reading order
 #ifndef NETIO_HPP
 #define NETIO_HPP
@@ -3040,6 +3045,22 @@ struct ring_shape {
     }
 };
 
+/// How a ring touches what is no atomic word: each side's own positions, and the memory. As they
+/// are; a test looks at each access.
+struct ring_access {
+    using position = std::size_t;
+
+    static std::uint32_t get(const std::byte* at) noexcept {
+        return load_native<std::uint32_t>(at);
+    }
+    static void put(std::byte* at, std::uint32_t word) noexcept {
+        std::memcpy(at, &word, sizeof(word));
+    }
+    static void wipe(std::byte* at, std::size_t bytes_count) noexcept {
+        std::memset(at, 0, bytes_count);
+    }
+};
+
 }  // namespace detail
 
 /// A view over the caller's bytes: one thread writes, one reads, neither waits, nothing is copied.
@@ -3049,8 +3070,10 @@ struct ring_shape {
 ///
 /// Each side keeps a copy of the other's position, so that the line it lies in moves between the
 /// CPUs only when the copy says full, or empty.
-template <template <class> class Atomic>
+template <template <class> class Atomic, class Access = detail::ring_access>
 class basic_spsc_ring {
+    using position = typename Access::position;
+
 public:
     /// `bytes_count` is a power of two, 64 to 2^30; records are of `record_max()` bytes at most. No
     /// other thread may know the ring yet.
@@ -3080,7 +3103,7 @@ public:
             }
         }
         if (skip != 0) {
-            put_head(writer_at_, detail::ring_shape::skipped);
+            Access::put(shape_.place(writer_at_), detail::ring_shape::skipped);
         }
         return {shape_.content(writer_at_ + skip, bytes_count), writer_at_ + skip};
     }
@@ -3088,7 +3111,7 @@ public:
     /// it from now on. Writer only.
     NETIO_WRAPS void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
         NETIO_ASSERT(bytes_count != 0 && bytes_count <= what.room.size());
-        put_head(what.at, bytes_count);
+        Access::put(shape_.place(what.at), bytes_count);
         writer_at_ = what.at + detail::ring_shape::taken_by(bytes_count);
         tail_.store(writer_at_, detail::ordering::release);
     }
@@ -3102,7 +3125,7 @@ public:
                     return {};
                 }
             }
-            const auto head = detail::load_native<std::uint32_t>(shape_.place(reader_at_));
+            const std::uint32_t head = Access::get(shape_.place(reader_at_));
             if (head != detail::ring_shape::skipped) {
                 return shape_.content(reader_at_, head);
             }
@@ -3111,23 +3134,19 @@ public:
     }
     /// Gives back what `peek` gave. Reader only.
     NETIO_WRAPS void release() noexcept {
-        const auto head = detail::load_native<std::uint32_t>(shape_.place(reader_at_));
+        const std::uint32_t head = Access::get(shape_.place(reader_at_));
         NETIO_ASSERT(reader_at_ != writer_seen_ && head != detail::ring_shape::skipped);
         reader_at_ += detail::ring_shape::taken_by(head);
         head_.store(reader_at_, detail::ordering::release);
     }
 
 private:
-    void put_head(std::size_t at, std::uint32_t head) noexcept {
-        std::memcpy(shape_.place(at), &head, sizeof(head));
-    }
-
     detail::ring_shape shape_;
     // Lines of the cache: the writer's own, the reader's own, and what each tells the other.
-    alignas(64) std::size_t writer_at_ = 0;
-    std::size_t reader_seen_ = 0;
-    alignas(64) std::size_t reader_at_ = 0;
-    std::size_t writer_seen_ = 0;
+    alignas(64) position writer_at_ = 0;
+    position reader_seen_ = 0;
+    alignas(64) position reader_at_ = 0;
+    position writer_seen_ = 0;
     alignas(64) Atomic<std::size_t> tail_;
     alignas(64) Atomic<std::size_t> head_;
 };
@@ -3138,8 +3157,9 @@ private:
 /// places are read in the order in which they were claimed, so a writer that takes its time holds
 /// up those behind it, and `abandon` is how it gives up. A full ring refuses, and counts that; no
 /// order among those who try again.
-template <template <class> class Atomic>
+template <template <class> class Atomic, class Access = detail::ring_access>
 class basic_mpsc_ring {
+    using position = typename Access::position;
     using word = Atomic<std::uint32_t>;
     static_assert(sizeof(word) == 4);
 
@@ -3224,7 +3244,7 @@ public:
         const std::uint32_t head = head_at(reader_at_).load(detail::ordering::relaxed);
         NETIO_ASSERT(head != 0 && (head & detail::ring_shape::skipped) == 0);
         static_cast<void>(head);
-        wipe_place(detail::load_native<std::uint32_t>(shape_.place(reader_at_) + 4));
+        wipe_place(Access::get(shape_.place(reader_at_) + 4));
     }
 
     /// Claims that found no room. Any thread.
@@ -3238,11 +3258,11 @@ private:
     void put_taken(const ring_claim& what) noexcept {
         const auto taken = static_cast<std::uint32_t>(detail::ring_shape::taken_by(
             static_cast<std::uint32_t>(what.room.size())));
-        std::memcpy(shape_.place(what.at) + 4, &taken, sizeof(taken));
+        Access::put(shape_.place(what.at) + 4, taken);
     }
     /// Zeros, for a head may come to lie anywhere in it, and then it is free.
     NETIO_WRAPS void wipe_place(std::size_t taken) noexcept {
-        std::memset(shape_.place(reader_at_) + 4, 0, taken - 4);
+        Access::wipe(shape_.place(reader_at_) + 4, taken - 4);
         head_at(reader_at_).store(0, detail::ordering::relaxed);
         reader_at_ += taken;
         head_.store(reader_at_, detail::ordering::release);
@@ -3251,12 +3271,427 @@ private:
     detail::ring_shape shape_;
     alignas(64) Atomic<std::size_t> tail_;
     Atomic<std::size_t> refused_;
-    alignas(64) std::size_t reader_at_ = 0;
+    alignas(64) position reader_at_ = 0;
     Atomic<std::size_t> head_;
 };
 
 using spsc_ring = basic_spsc_ring<detail::atomic>;
 using mpsc_ring = basic_mpsc_ring<detail::atomic>;
+
+NETIO_END
+
+// ==== src/shm_ring.hpp ============================================================================
+// floor 3 · rings in memory shared with a process that may write anything into it
+
+NETIO_BEGIN
+
+/// How a segment is divided: a page of words, then two rings, the first written by side 0, the
+/// second by side 1.
+struct shm_layout {
+    std::uint32_t ring_bytes = 2u << 20;    ///< of each: a power of two, 64 to 2^30
+    std::uint32_t record_max = 0;           ///< at most half a ring less 8; 0: that
+
+    static constexpr std::uint32_t page_bytes = 4096;
+    static constexpr std::uint32_t ring_bytes_least = 64;
+    static constexpr std::uint32_t ring_bytes_most = 1u << 30;
+
+    constexpr bool valid() const noexcept {
+        return ring_bytes >= ring_bytes_least && ring_bytes <= ring_bytes_most &&
+               (ring_bytes & (ring_bytes - 1)) == 0 && record_max <= ring_bytes / 2 - 8;
+    }
+    /// Of a valid layout: the longest record.
+    constexpr std::uint32_t longest() const noexcept {
+        return record_max != 0 ? record_max : ring_bytes / 2 - 8;
+    }
+    constexpr std::uint64_t segment_bytes() const noexcept {
+        return page_bytes + 2 * std::uint64_t{ring_bytes};
+    }
+};
+
+/// Where a record may be written. Empty `room`: there is none.
+struct shm_claim {
+    mutable_bytes room{};
+    std::uint32_t at = 0;    // the ring's own
+
+    constexpr explicit operator bool() const noexcept { return !room.empty(); }
+};
+
+/// What a side sleeps for.
+struct shm_wants {
+    static constexpr std::uint32_t record = 1;
+    static constexpr std::uint32_t room = 2;
+    static constexpr std::uint32_t both = record | room;
+};
+
+namespace detail {
+
+/// The first page of a segment. Every word is of 32 bits, so a process of 32 bits and one of 64
+/// have the same. Words that different sides write lie 128 bytes apart: two lines of the cache, for
+/// some processors fetch them in pairs.
+template <template <class> class Atomic>
+struct shm_page {
+    using word = Atomic<std::uint32_t>;
+    static_assert(sizeof(word) == 4);
+    // Without an instruction for it there would be a lock, and that would be each process's own.
+    static_assert(word::is_always_lock_free);
+
+    static constexpr std::uint32_t known_magic = 0x6F69746E;    // "ntio"
+    static constexpr std::uint32_t known_version = 1;
+
+    struct side {
+        alignas(128) word asleep;    // shm_wants of its owner; the other side takes bits away
+        alignas(128) word epoch;     // how often somebody came or left
+        word process_id;             // 0: nobody, or it has left
+    };
+    struct ring {
+        alignas(128) word tail;    // the writer's
+        alignas(128) word head;    // the reader's
+    };
+
+    word magic;
+    word version;
+    word ring_bytes;
+    word record_max;
+    side sides[2];
+    ring rings[2];
+};
+static_assert(sizeof(shm_page<atomic>) == 1152 && sizeof(shm_page<atomic>::side) == 256);
+
+/// A record is a head of eight bytes, of which the first four are its length, its bytes, and what
+/// was there before up to a multiple of eight. None lies across the end of the ring: what is left
+/// there is skipped by a record that is only a head.
+template <template <class> class Atomic>
+struct shm_shape {
+    using word = Atomic<std::uint32_t>;
+    static constexpr std::uint32_t head_bytes = 8;
+    static constexpr std::uint32_t skipped = 1u << 31;
+
+    std::byte* data = nullptr;
+    std::uint32_t capacity = 0;
+    std::uint32_t record_max = 0;
+
+    static constexpr std::uint32_t taken_by(std::uint32_t bytes_count) noexcept {
+        return head_bytes + (bytes_count + 7) / 8 * 8;
+    }
+    static constexpr std::uint32_t little(std::uint32_t value) noexcept {
+        return std::endian::native == std::endian::little ? value : swap_bytes(value);
+    }
+    std::uint32_t left_from(std::uint32_t at) const noexcept {
+        return capacity - (at & (capacity - 1));
+    }
+    std::byte* place(std::uint32_t at) const noexcept { return data + (at & (capacity - 1)); }
+    /// An atomic word, for the compiler might read a plain one twice: once to look at, once to use.
+    word& head_at(std::uint32_t at) const noexcept { return *reinterpret_cast<word*>(place(at)); }
+    mutable_bytes content(std::uint32_t at, std::uint32_t bytes_count) const noexcept {
+        return {place(at) + head_bytes, bytes_count};
+    }
+    /// Can a writer be here and its reader there?
+    NETIO_WRAPS bool fit(std::uint32_t tail, std::uint32_t head) const noexcept {
+        return tail % 8 == 0 && head % 8 == 0 && tail - head <= capacity;
+    }
+};
+
+}  // namespace detail
+
+/// The writing half of one ring. Positions count bytes modulo 2^32 and are its own: the published
+/// one is read once, when it takes the place of a writer that died, and never again. What the
+/// reader publishes is read once each time and has to be possible, or the ring is broken for good.
+template <template <class> class Atomic>
+class basic_shm_writer {
+    using shape = detail::shm_shape<Atomic>;
+    using words = typename detail::shm_page<Atomic>::ring;
+
+public:
+    /// Goes on where the words say that the writer before it stopped. A record that it had not
+    /// committed is written over.
+    void attach(words& shared, const shape& of) noexcept {
+        shared_ = &shared;
+        shape_ = of;
+        at_ = shared.tail.load(detail::ordering::relaxed);
+        seen_ = shared.head.load(detail::ordering::acquire);
+        broken_ = !shape_.fit(at_, seen_);
+    }
+
+    /// Room for a record of up to so many bytes, at least 1; empty: more than a record may have,
+    /// full just now, or broken. A second claim before the commit takes the place of the first.
+    NETIO_WRAPS shm_claim claim(std::uint32_t bytes_count) noexcept {
+        std::uint32_t skip = 0;
+        if (!has_room(bytes_count, skip)) {
+            return {};
+        }
+        if (skip != 0) {
+            shape_.head_at(at_).store(shape::little(shape::skipped), detail::ordering::relaxed);
+        }
+        return {shape_.content(at_ + skip, bytes_count), at_ + skip};
+    }
+    /// The record is so many bytes, at least 1 and no more than were claimed; the reader may have
+    /// it from now on.
+    NETIO_WRAPS void commit(const shm_claim& what, std::uint32_t bytes_count) noexcept {
+        NETIO_ASSERT(bytes_count != 0 && bytes_count <= what.room.size());
+        shape_.head_at(what.at).store(shape::little(bytes_count), detail::ordering::relaxed);
+        at_ = what.at + shape::taken_by(bytes_count);
+        shared_->tail.store(at_, detail::ordering::release);
+    }
+    /// Would a claim of so many bytes be given room?
+    bool has_room(std::uint32_t bytes_count) noexcept {
+        std::uint32_t skip = 0;
+        return has_room(bytes_count, skip);
+    }
+    bool broken() const noexcept { return broken_; }
+
+private:
+    NETIO_WRAPS bool has_room(std::uint32_t bytes_count, std::uint32_t& skip) noexcept {
+        if (bytes_count == 0 || bytes_count > shape_.record_max || broken_) {
+            return false;
+        }
+        const std::uint32_t taken = shape::taken_by(bytes_count);
+        const std::uint32_t left = shape_.left_from(at_);
+        skip = left < taken ? left : 0;
+        return fits(skip + taken) || (look() && fits(skip + taken));
+    }
+    NETIO_WRAPS bool fits(std::uint32_t taken) const noexcept {
+        return shape_.capacity - (at_ - seen_) >= taken;
+    }
+    /// A reader only goes on, and no further than it was given.
+    NETIO_WRAPS bool look() noexcept {
+        const std::uint32_t head = shared_->head.load(detail::ordering::acquire);
+        broken_ = head % 8 != 0 || at_ - head > at_ - seen_;
+        seen_ = broken_ ? seen_ : head;
+        return !broken_;
+    }
+
+    words* shared_ = nullptr;
+    shape shape_{};
+    std::uint32_t at_ = 0;
+    std::uint32_t seen_ = 0;    // where the reader was when last looked
+    bool broken_ = true;
+};
+
+/// The reading half of one ring. Whatever the other process writes, and whenever: `peek` gives
+/// bytes inside the ring, or a copy of them, or breaks.
+template <template <class> class Atomic>
+class basic_shm_reader {
+    using shape = detail::shm_shape<Atomic>;
+    using words = typename detail::shm_page<Atomic>::ring;
+
+public:
+    /// Goes on where the words say that the reader before it stopped: what it had not released is
+    /// read again. Each record is copied to `inbox`, which has room for the longest; where `inbox`
+    /// is empty it is lent where it lies, and the other process can change it while it is read.
+    void attach(words& shared, const shape& of, mutable_bytes inbox) noexcept {
+        NETIO_ASSERT(inbox.empty() || inbox.size() >= of.record_max);
+        shared_ = &shared;
+        shape_ = of;
+        inbox_ = inbox.data();
+        held_ = {};
+        at_ = shared.head.load(detail::ordering::relaxed);
+        seen_ = at_;
+        broken_ = at_ % 8 != 0;
+        look();
+    }
+
+    /// The oldest record, the same one until `release`; empty: there is none, or the ring is
+    /// broken.
+    NETIO_WRAPS bytes peek() noexcept {
+        if (!held_.empty() || broken_ || (at_ == seen_ && !look())) {
+            return held_;
+        }
+        std::uint32_t count = length_at(at_);
+        if (count == shape::skipped) {
+            // The writer publishes a skip together with the record behind it.
+            if (shape_.left_from(at_) >= seen_ - at_) {
+                return break_off();
+            }
+            at_ += shape_.left_from(at_);
+            count = length_at(at_);
+        }
+        if (count == 0 || count > shape_.record_max ||
+            shape::taken_by(count) > seen_ - at_ ||
+            shape::taken_by(count) > shape_.left_from(at_)) {
+            return break_off();
+        }
+        next_ = at_ + shape::taken_by(count);
+        held_ = shape_.content(at_, count);
+        if (inbox_ != nullptr) {
+            std::memcpy(inbox_, held_.data(), count);
+            held_ = {inbox_, count};
+        }
+        return held_;
+    }
+    /// Gives back what `peek` gave.
+    void release() noexcept {
+        NETIO_ASSERT(!held_.empty());
+        held_ = {};
+        at_ = next_;
+        shared_->head.store(at_, detail::ordering::release);
+    }
+    bool broken() const noexcept { return broken_; }
+
+private:
+    std::uint32_t length_at(std::uint32_t at) const noexcept {
+        return shape::little(shape_.head_at(at).load(detail::ordering::relaxed));
+    }
+    /// Is there something? A writer only goes on, and never over what is not released.
+    NETIO_WRAPS bool look() noexcept {
+        const std::uint32_t tail = shared_->tail.load(detail::ordering::acquire);
+        broken_ = broken_ || !shape_.fit(tail, at_);
+        seen_ = broken_ ? seen_ : tail;
+        return at_ != seen_;
+    }
+    NETIO_COLD bytes break_off() noexcept {
+        broken_ = true;
+        return {};
+    }
+
+    words* shared_ = nullptr;
+    shape shape_{};
+    std::byte* inbox_ = nullptr;
+    bytes held_{};
+    std::uint32_t at_ = 0;
+    std::uint32_t seen_ = 0;    // what the writer has published when last looked
+    std::uint32_t next_ = 0;    // after the record that is held
+    bool broken_ = true;
+};
+
+/// One of the two processes of a segment: it writes one ring and reads the other. No system call is
+/// made here: the caller maps the memory, sleeps, and wakes the other side where it is told to.
+///
+/// Sleep: a side says what it wants, looks again, and sleeps on `own_word`. The other side, after a
+/// commit or a release, takes that bit away, and if it was set it wakes. Both are one exchange of
+/// one word: if the sleeper's comes first the other side finds the bit, else the sleeper finds the
+/// record.
+template <template <class> class Atomic>
+class basic_shm_side {
+    using page = detail::shm_page<Atomic>;
+
+public:
+    using word = typename page::word;
+
+    /// Divides new memory, all zero, of at least `of.segment_bytes()`, on a line of 128 bytes.
+    static void lay_out(std::byte* memory, const shm_layout& of) noexcept {
+        NETIO_ASSERT(of.valid());
+        page& to = page_of(memory);
+        to.version.store(page::known_version, detail::ordering::relaxed);
+        to.ring_bytes.store(of.ring_bytes, detail::ordering::relaxed);
+        to.record_max.store(of.longest(), detail::ordering::relaxed);
+        to.magic.store(page::known_magic, detail::ordering::release);
+    }
+
+    /// Comes in as side 0 or 1, alone or in place of one that is dead: two live ones with the same
+    /// number would write over each other. `memory` is of `bytes_count` bytes, whatever is in it.
+    /// error::rpc_transport: not such a segment, or one that is broken already. An inbox shorter
+    /// than its records: error::memory_too_small.
+    error attach(std::byte* memory, std::size_t bytes_count, std::uint32_t side,
+                 std::uint32_t process_id, mutable_bytes inbox) noexcept {
+        NETIO_ASSERT(side < 2 && process_id != 0);
+        const result<shm_layout> found = read_layout(memory, bytes_count);
+        if (!found) {
+            return found.why;
+        }
+        if (!inbox.empty() && inbox.size() < found.value.record_max) {
+            return error::memory_too_small;
+        }
+        page& shared = page_of(memory);
+        const auto shape_of = [&](std::uint32_t which) {
+            return detail::shm_shape<Atomic>{
+                memory + shm_layout::page_bytes + std::size_t{which} * found.value.ring_bytes,
+                found.value.ring_bytes, found.value.record_max};
+        };
+        writer_.attach(shared.rings[side], shape_of(side));
+        reader_.attach(shared.rings[1 - side], shape_of(1 - side), inbox);
+        if (broken()) {
+            return error::rpc_transport;
+        }
+        record_max_ = found.value.record_max;
+        own_ = &shared.sides[side];
+        peer_ = &shared.sides[1 - side];
+        awake();
+        own_->process_id.store(process_id, detail::ordering::relaxed);
+        own_->epoch.fetch_add(1, detail::ordering::release);
+        owed_ = shm_wants::both;
+        return error::none;
+    }
+    /// Tells the other side that nobody is here any more.
+    void leave() noexcept {
+        own_->process_id.store(0, detail::ordering::relaxed);
+        own_->epoch.fetch_add(1, detail::ordering::release);
+        owed_ = shm_wants::both;
+    }
+
+    /// As those of the halves; after a breach in either there is neither room nor record.
+    shm_claim claim(std::uint32_t bytes_count) noexcept {
+        return reader_.broken() ? shm_claim{} : writer_.claim(bytes_count);
+    }
+    void commit(const shm_claim& what, std::uint32_t bytes_count) noexcept {
+        writer_.commit(what, bytes_count);
+        owed_ |= shm_wants::record;
+    }
+    bytes peek() noexcept { return writer_.broken() ? bytes{} : reader_.peek(); }
+    void release() noexcept {
+        reader_.release();
+        owed_ |= shm_wants::room;
+    }
+    bool has_room(std::uint32_t bytes_count) noexcept { return writer_.has_room(bytes_count); }
+    std::uint32_t record_max() const noexcept { return record_max_; }
+    bool broken() const noexcept { return writer_.broken() || reader_.broken(); }
+
+    /// After commits and releases: does the other side sleep for one of them? Then wake it.
+    bool must_wake() noexcept {
+        const std::uint32_t told = owed_;
+        owed_ = 0;
+        return told != 0 &&
+               (peer_->asleep.fetch_and(~told, detail::ordering::release) & told) != 0;
+    }
+    /// Look for all of it once more after this, and sleep only then.
+    void announce_sleep(std::uint32_t wants) noexcept {
+        own_->asleep.exchange(wants, detail::ordering::acquire);
+    }
+    /// An exchange here, too: after a store the next sleep would not see what came before the last
+    /// wake.
+    void awake() noexcept { own_->asleep.exchange(0, detail::ordering::relaxed); }
+    word& own_word() const noexcept { return own_->asleep; }
+    word& peer_word() const noexcept { return peer_->asleep; }
+
+    /// What the other side says of itself. Nothing here depends on it.
+    std::uint32_t peer_epoch() const noexcept {
+        return peer_->epoch.load(detail::ordering::acquire);
+    }
+    std::uint32_t peer_process() const noexcept {
+        return peer_->process_id.load(detail::ordering::relaxed);
+    }
+
+private:
+    static page& page_of(std::byte* memory) noexcept {
+        NETIO_ASSERT(memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % 128 == 0);
+        return *reinterpret_cast<page*>(memory);
+    }
+    /// Each field read once, and what is looked at is what is used.
+    static result<shm_layout> read_layout(std::byte* memory, std::size_t bytes_count) noexcept {
+        if (bytes_count < shm_layout::page_bytes) {
+            return error::rpc_transport;
+        }
+        const page& from = page_of(memory);
+        if (from.magic.load(detail::ordering::acquire) != page::known_magic ||
+            from.version.load(detail::ordering::relaxed) != page::known_version) {
+            return error::rpc_transport;
+        }
+        const shm_layout found{from.ring_bytes.load(detail::ordering::relaxed),
+                               from.record_max.load(detail::ordering::relaxed)};
+        if (!found.valid() || found.record_max == 0 || found.segment_bytes() > bytes_count) {
+            return error::rpc_transport;
+        }
+        return found;
+    }
+
+    basic_shm_writer<Atomic> writer_;
+    basic_shm_reader<Atomic> reader_;
+    typename page::side* own_ = nullptr;
+    typename page::side* peer_ = nullptr;
+    std::uint32_t owed_ = 0;    // what the other side has not been told of
+    std::uint32_t record_max_ = 0;
+};
+
+using shm_side = basic_shm_side<detail::atomic>;
 
 NETIO_END
 
@@ -17249,6 +17684,7 @@ struct _WSABUF;
 struct _WSAPROTOCOL_INFOW;
 struct _SECURITY_ATTRIBUTES;
 struct HINSTANCE__;
+struct _MEMORY_BASIC_INFORMATION;
 union _LARGE_INTEGER;
 
 extern "C" {
@@ -17329,6 +17765,20 @@ NETIO_IMPORTED HINSTANCE__* __stdcall LoadLibraryExW(const wchar_t*, void*, unsi
 NETIO_IMPORTED netio_procedure __stdcall GetProcAddress(HINSTANCE__*, const char*);
 NETIO_IMPORTED int __stdcall FreeLibrary(HINSTANCE__*);
 NETIO_IMPORTED void* __stdcall LocalFree(void*);
+NETIO_IMPORTED void* __stdcall CreateFileMappingW(void*, _SECURITY_ATTRIBUTES*, unsigned long,
+                                                  unsigned long, unsigned long, const wchar_t*);
+NETIO_IMPORTED void* __stdcall OpenFileMappingW(unsigned long, int, const wchar_t*);
+NETIO_IMPORTED void* __stdcall MapViewOfFile(void*, unsigned long, unsigned long, unsigned long,
+                                             netio_ulong_pointer);
+NETIO_IMPORTED int __stdcall UnmapViewOfFile(const void*);
+NETIO_IMPORTED netio_ulong_pointer __stdcall VirtualQuery(const void*, _MEMORY_BASIC_INFORMATION*,
+                                                          netio_ulong_pointer);
+NETIO_IMPORTED void* __stdcall CreateEventW(_SECURITY_ATTRIBUTES*, int, int, const wchar_t*);
+NETIO_IMPORTED void* __stdcall OpenEventW(unsigned long, int, const wchar_t*);
+NETIO_IMPORTED int __stdcall SetEvent(void*);
+NETIO_IMPORTED unsigned long __stdcall WaitForSingleObject(void*, unsigned long);
+NETIO_IMPORTED void* __stdcall OpenProcess(unsigned long, int, unsigned long);
+NETIO_IMPORTED unsigned long __stdcall GetCurrentProcessId();
 #undef NETIO_IMPORTED
 }
 
@@ -17383,6 +17833,16 @@ struct security_attributes {
     unsigned long byte_count;
     void* descriptor;
     int inherited;
+};
+/// What a range of pages is.
+struct memory_facts {
+    void* base;
+    void* allocation;
+    unsigned long allocation_protection;
+    netio_ulong_pointer byte_count;
+    unsigned long state;
+    unsigned long protection;
+    unsigned long type;
 };
 /// The name of a file or pipe, as the system tells it: without the device.
 struct file_name {
@@ -17465,9 +17925,20 @@ inline constexpr unsigned long search_system_only = 0x800;
 inline constexpr unsigned int code_page_utf8 = 65001;
 inline constexpr unsigned long refuse_invalid = 8;
 
+// Shared memory, events, processes.
+inline constexpr unsigned long page_read_write = 4;
+inline constexpr unsigned long view_read_write = 6;
+inline constexpr unsigned long pages_committed = 0x1000;
+inline constexpr unsigned long pages_mapped = 0x40000;
+inline constexpr unsigned long access_synchronize = 0x00100000;
+inline constexpr unsigned long access_event = 0x00100002;    // wait for it, and set it
+inline constexpr unsigned long wait_ended = 0;
+inline constexpr unsigned long wait_timed_out = 258;
+
 // Answers of functions.
 inline constexpr int access_denied = 5;
 inline constexpr int pipe_broken = 109;
+inline constexpr int already_exists = 183;
 inline constexpr int pipe_closing = 232;
 inline constexpr int pipe_connected = 535;
 inline constexpr int resources_empty = 1450;
@@ -20264,6 +20735,590 @@ private:
 
 using iocp = basic_iocp<>;
 static_assert(backend<iocp>);
+
+NETIO_END
+
+#endif
+
+// ==== platform/shm_map.hpp ========================================================================
+// floor 5 · what a system must offer for a segment that two processes share
+
+NETIO_BEGIN
+
+/// The word that a side sleeps on.
+using shm_word = detail::atomic<std::uint32_t>;
+
+/// The seam to a system's shared memory. All functions are static.
+///
+/// `handle` names a segment to another process, in whatever way the system has. `segment` is one
+/// that is mapped, `watch` a look-out for the end of a process; both are without anything when new.
+/// On any error nothing of a call is kept, and a handle given to it stays the caller's.
+template <class P>
+concept shm_platform = requires(typename P::segment& of, typename P::watch& over,
+                                const typename P::watch& seen, typename P::handle handle,
+                                shm_word& word, std::uint32_t number, std::uint64_t time_ns) {
+    /// A segment of so many bytes, all zero, that no other process has.
+    { P::create(of, time_ns) } noexcept -> std::same_as<os_status>;
+    /// One that another process made; what memory it is, is looked at: it has to stay as long as it
+    /// is, or touching it would end this process. `of` has the handle then.
+    { P::open(of, handle) } noexcept -> std::same_as<os_status>;
+    { P::close(of, bool{}) } noexcept;    // true: the handle stays open
+    { P::memory_of(of) } noexcept -> std::same_as<mutable_bytes>;
+    { P::handle_of(of) } noexcept -> std::same_as<typename P::handle>;
+
+    /// sleep(of, side, word, seen, time_ns): while the word of that side is what was seen, at most
+    /// so long; true: until the end. It may return early for no reason.
+    { P::sleep(of, number, word, number, time_ns) } noexcept -> std::same_as<bool>;
+    /// wake(of, side, word): ends the sleep of that side, the present one or, since its word has
+    /// changed, the one that is about to begin.
+    { P::wake(of, number, word) } noexcept;
+
+    /// Looks out for the end of a process from now on; it may have ended already.
+    { P::start_watch(over, number) } noexcept -> std::same_as<os_status>;
+    { P::has_ended(seen) } noexcept -> std::same_as<bool>;
+    { P::end_watch(over) } noexcept;
+
+    /// Never 0.
+    { P::process_id() } noexcept -> std::same_as<std::uint32_t>;
+    { P::now_ns() } noexcept -> std::same_as<std::uint64_t>;
+    /// Between two looks at a word: a hint to the processor.
+    { P::relax() } noexcept;
+};
+
+#if !NETIO_PLATFORM
+struct no_shm;
+using default_shm = no_shm;
+#endif
+
+namespace detail {
+
+inline void relax_processor() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield" ::: "memory");
+#endif
+}
+
+}  // namespace detail
+
+NETIO_END
+
+// ==== platform/shm_posix.hpp ======================================================================
+// floor 6 · shared memory of POSIX systems: sealed where it can be, futex or naps
+
+#if NETIO_HAS_POSIX
+
+#include <signal.h>
+#include <sys/mman.h>
+#if defined(__linux__)
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#endif
+
+#if defined(F_ADD_SEALS) && defined(MFD_ALLOW_SEALING)
+#define NETIO_HAS_SEALS 1
+#else
+#define NETIO_HAS_SEALS 0
+#endif
+
+NETIO_BEGIN
+
+namespace detail {
+
+/// What every POSIX system has, one function each as in posix_sys.
+struct shm_common_sys : posix_sys {
+    static int set_size(int of, off_t bytes_count) noexcept {
+        return ::ftruncate(of, bytes_count);
+    }
+    /// By a seek: a structure would have other forms for large files on 32 bits.
+    static off_t size_of(int of) noexcept { return ::lseek(of, 0, SEEK_END); }
+    static void* map(int of, std::size_t bytes_count) noexcept {
+        return ::mmap(nullptr, bytes_count, PROT_READ | PROT_WRITE, MAP_SHARED, of, 0);
+    }
+    static int unmap(void* what, std::size_t bytes_count) noexcept {
+        return ::munmap(what, bytes_count);
+    }
+    /// Fails where there is none: ESRCH. One that has ended is there until its parent took note.
+    static int find_process(int process_id) noexcept { return ::kill(process_id, 0); }
+};
+
+#if !defined(__ANDROID__)
+/// Memory that has a name for a moment. There are no seals: who has it can make it shorter, and
+/// then touching it ends the other process. So the peer has to be vouched for. (macOS sets a size
+/// once only, so there it stays.)
+struct shm_named_memory : shm_common_sys {
+    static constexpr bool sealed = false;
+
+    static int open_memory() noexcept {
+        std::byte random[8];
+        if (!fill_random(random)) {
+            errno = ENOSYS;
+            return -1;
+        }
+        char name[] = "/netio-0123456789abcdef";    // macOS takes 31 bytes at most
+        for (std::size_t at = 0; at < sizeof(random); ++at) {
+            const auto octet = std::to_integer<unsigned>(random[at]);
+            name[7 + 2 * at] = "0123456789abcdef"[octet >> 4];
+            name[8 + 2 * at] = "0123456789abcdef"[octet & 15];
+        }
+        const int made = ::shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+        if (made >= 0) {
+            ::shm_unlink(name);
+        }
+        return made;
+    }
+    static int seal(int) noexcept { return 0; }
+    static int keeps_size(int) noexcept { return 1; }    // nobody can tell
+};
+#endif
+
+#if NETIO_HAS_SEALS
+/// Memory without a name, that nobody can make shorter or longer once it is sealed.
+struct shm_sealed_memory : shm_common_sys {
+    static constexpr bool sealed = true;
+
+    static int open_memory() noexcept {
+        return ::memfd_create("netio", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    }
+    static int seal(int of) noexcept {
+        return ::fcntl(of, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    }
+    /// 1 if it does, 0 if not, -1 where it is no such memory at all.
+    static int keeps_size(int of) noexcept {
+        const int seals = ::fcntl(of, F_GET_SEALS);
+        return seals < 0 ? -1 : (seals & F_SEAL_SHRINK) != 0 && pages_stay(of);
+    }
+#if defined(__linux__)
+    /// Pages of a huge size can be sealed, too, but the system may have none left when one is
+    /// touched, and that ends the process that touches it.
+    static bool pages_stay(int of) noexcept {
+        struct statfs found {};
+        return ::fstatfs(of, &found) == 0 && found.f_type == 0x01021994;    // TMPFS_MAGIC
+    }
+#else
+    static bool pages_stay(int) noexcept { return true; }
+#endif
+};
+#endif
+
+/// A sleep that nobody can end: naps, and a look at the word between two of them.
+template <class Memory>
+struct shm_naps : Memory {
+    static constexpr std::uint64_t nap_ns = 200'000;
+
+    static bool sleep(shm_word& on, std::uint32_t seen, std::uint64_t time_ns) noexcept {
+        for (std::uint64_t left = time_ns; on.load(ordering::relaxed) == seen;) {
+            if (left == 0) {
+                return true;
+            }
+            const std::uint64_t now = left < nap_ns ? left : nap_ns;
+            const timespec time{0, static_cast<long>(now)};
+            ::nanosleep(&time, nullptr);
+            left -= now;
+        }
+        return false;
+    }
+    static void wake(shm_word&) noexcept {}
+};
+
+/// No descriptor for a process: it is asked after by its number, which may become another's.
+template <class Base>
+struct shm_asks_for_process : Base {
+    static int open_process(int) noexcept {
+        errno = ENOSYS;
+        return -1;
+    }
+    static bool has_ended(int) noexcept { return false; }
+};
+
+#if defined(__linux__)
+/// futex(2), of the kind that other processes may wake.
+template <class Memory>
+struct shm_futex : Memory {
+#if defined(SYS_futex)
+    // What this call takes are two words of the kernel, whatever the C library's timespec is.
+    using time_word = long;
+    static constexpr long call = SYS_futex;
+#else
+    using time_word = std::int64_t;
+    static constexpr long call = SYS_futex_time64;
+#endif
+    static constexpr int wait = 0;       // FUTEX_WAIT
+    static constexpr int wake_up = 1;    // FUTEX_WAKE
+
+    static bool sleep(shm_word& on, std::uint32_t seen, std::uint64_t time_ns) noexcept {
+        const time_word time[2] = {static_cast<time_word>(time_ns / 1'000'000'000),
+                                   static_cast<time_word>(time_ns % 1'000'000'000)};
+        return ::syscall(call, &on, wait, seen, time, nullptr, 0) != 0 && errno == ETIMEDOUT;
+    }
+    static void wake(shm_word& on) noexcept {
+        ::syscall(call, &on, wake_up, 1, nullptr, nullptr, 0);
+    }
+};
+
+/// pidfd_open(2), Linux 5.3: a descriptor that stays this process's, whoever has its number later.
+template <class Base>
+struct shm_watches_process : Base {
+    static int open_process(int process_id) noexcept {
+#if defined(SYS_pidfd_open)
+        return static_cast<int>(::syscall(SYS_pidfd_open, process_id, 0));
+#else
+        static_cast<void>(process_id);
+        errno = ENOSYS;
+        return -1;
+#endif
+    }
+    static bool has_ended(int process) noexcept {
+        pollfd look{process, POLLIN, 0};
+        return ::poll(&look, 1, 0) == 1;
+    }
+};
+#endif
+
+}  // namespace detail
+
+#if defined(__linux__) && NETIO_HAS_SEALS
+using shm_sys = detail::shm_watches_process<detail::shm_futex<detail::shm_sealed_memory>>;
+#elif NETIO_HAS_SEALS
+using shm_sys = detail::shm_asks_for_process<detail::shm_naps<detail::shm_sealed_memory>>;
+#else
+using shm_sys = detail::shm_asks_for_process<detail::shm_naps<detail::shm_named_memory>>;
+#endif
+
+/// Meets shm_platform. A handle is a descriptor: another process gets it by inheriting it or by
+/// `pass_handle`.
+template <class Sys = shm_sys>
+struct shm_posix {
+    using handle = socket_handle;
+
+    struct segment {
+        std::byte* memory = nullptr;
+        std::size_t bytes_count = 0;
+        int descriptor = -1;
+    };
+    struct watch {
+        int process_id = 0;
+        int descriptor = -1;    // none where it has ended already, or where there are none
+        bool ended = false;
+    };
+
+    static os_status create(segment& out, std::uint64_t bytes_count) noexcept {
+        if (bytes_count > bytes_most) {
+            return {error::option_invalid, 0};
+        }
+        const int made = Sys::open_memory();
+        if (made < 0) {
+            return detail::status_of(errno);
+        }
+        os_status status{};
+        if (Sys::set_size(made, static_cast<off_t>(bytes_count)) != 0 || Sys::seal(made) != 0) {
+            status = detail::status_of(errno);
+        } else {
+            status = map(out, made, static_cast<std::size_t>(bytes_count));
+        }
+        if (!status) {
+            Sys::close(made);
+        }
+        return status;
+    }
+    static os_status open(segment& out, handle from) noexcept {
+        const auto descriptor = static_cast<int>(from);
+        if (Sys::keeps_size(descriptor) != 1) {
+            return {error::rpc_transport, 0};
+        }
+        const off_t size = Sys::size_of(descriptor);
+        if (size < 0) {
+            return detail::status_of(errno);
+        }
+        if (static_cast<std::uint64_t>(size) > bytes_most || size == 0) {
+            return {error::rpc_transport, 0};
+        }
+        return map(out, descriptor, static_cast<std::size_t>(size));
+    }
+    static void close(segment& of, bool keeps_handle) noexcept {
+        Sys::unmap(of.memory, of.bytes_count);
+        if (!keeps_handle) {
+            Sys::close(of.descriptor);
+        }
+        of = {};
+    }
+    static mutable_bytes memory_of(segment& of) noexcept { return {of.memory, of.bytes_count}; }
+    static handle handle_of(segment& of) noexcept { return of.descriptor; }
+
+    static bool sleep(segment&, std::uint32_t, shm_word& on, std::uint32_t seen,
+                      std::uint64_t time_ns) noexcept {
+        return Sys::sleep(on, seen, time_ns);
+    }
+    static void wake(segment&, std::uint32_t, shm_word& on) noexcept { Sys::wake(on); }
+
+    static os_status start_watch(watch& out, std::uint32_t process_id) noexcept {
+        if (process_id == 0 || process_id > INT_MAX) {    // to kill(2), others mean groups
+            return {error::option_invalid, 0};
+        }
+        out = {static_cast<int>(process_id), -1, false};
+        out.descriptor = Sys::open_process(out.process_id);
+        const int code = out.descriptor < 0 ? errno : 0;
+        out.ended = code == ESRCH;
+        // An older kernel has no such call, and a sandbox may forbid it.
+        const bool asks = code == ENOSYS || code == EPERM || code == EACCES;
+        return code == 0 || out.ended || asks ? os_status{} : detail::status_of(code);
+    }
+    static bool has_ended(const watch& over) noexcept {
+        if (over.process_id == 0 || over.ended) {
+            return over.ended;
+        }
+        return over.descriptor >= 0
+                   ? Sys::has_ended(over.descriptor)
+                   : Sys::find_process(over.process_id) != 0 && errno == ESRCH;
+    }
+    static void end_watch(watch& over) noexcept {
+        if (over.descriptor >= 0) {
+            Sys::close(over.descriptor);
+        }
+        over = {};
+    }
+
+    static std::uint32_t process_id() noexcept {
+        return static_cast<std::uint32_t>(Sys::process_id());
+    }
+    static std::uint64_t now_ns() noexcept { return Sys::now_ns(); }
+    static void relax() noexcept { detail::relax_processor(); }
+
+private:
+    /// What a layout can come to, and a system of 32 bits can tell the size of.
+    static constexpr std::uint64_t bytes_most =
+        sizeof(std::size_t) > 4 && sizeof(off_t) > 4
+            ? shm_layout{shm_layout::ring_bytes_most}.segment_bytes()
+            : std::uint64_t{INT32_MAX};
+
+    static os_status map(segment& out, int descriptor, std::size_t bytes_count) noexcept {
+        void* const at = Sys::map(descriptor, bytes_count);
+        if (at == MAP_FAILED) {
+            return detail::status_of(errno);
+        }
+        out = {static_cast<std::byte*>(at), bytes_count, descriptor};
+        return {};
+    }
+};
+
+using default_shm = shm_posix<>;
+static_assert(shm_platform<default_shm>);
+
+NETIO_END
+
+#endif
+
+// ==== platform/shm_windows.hpp ====================================================================
+// floor 7 · shared memory of Windows: a named section, and an event for each side
+
+#if NETIO_HAS_IOCP
+
+NETIO_BEGIN
+
+/// The system calls of a segment; null, false or 0 is a failure. Tests put theirs in place of them.
+struct shm_windows_sys : windows_sys {
+    /// New, or it fails: a name that is there already would be somebody else's memory.
+    static void* create_section(const wchar_t* name, std::uint64_t bytes_count) noexcept {
+        void* const paging_file = reinterpret_cast<void*>(~std::uintptr_t{0});
+        return created(::CreateFileMappingW(paging_file, nullptr, detail::windows::page_read_write,
+                                            static_cast<unsigned long>(bytes_count >> 32),
+                                            static_cast<unsigned long>(bytes_count & 0xFFFFFFFF),
+                                            name));
+    }
+    static void* open_section(const wchar_t* name) noexcept {
+        return ::OpenFileMappingW(detail::windows::view_read_write, 0, name);
+    }
+    static void* map(void* section) noexcept {
+        return ::MapViewOfFile(section, detail::windows::view_read_write, 0, 0, 0);
+    }
+    static void unmap(void* view) noexcept { ::UnmapViewOfFile(view); }
+    static bool look_at(const void* view, detail::windows::memory_facts& out) noexcept {
+        return ::VirtualQuery(view, reinterpret_cast<::_MEMORY_BASIC_INFORMATION*>(&out),
+                              sizeof(out)) != 0;
+    }
+    /// An event that one wait takes back.
+    static void* create_event(const wchar_t* name) noexcept {
+        return created(::CreateEventW(nullptr, 0, 0, name));
+    }
+    static void* open_event(const wchar_t* name) noexcept {
+        return ::OpenEventW(detail::windows::access_event, 0, name);
+    }
+    static void set_event(void* what) noexcept { ::SetEvent(what); }
+    /// False: not within that time.
+    static bool wait_for(void* what, unsigned long time_ms) noexcept {
+        return ::WaitForSingleObject(what, time_ms) != detail::windows::wait_timed_out;
+    }
+    static void* open_process(unsigned long process_id) noexcept {
+        return ::OpenProcess(detail::windows::access_synchronize, 0, process_id);
+    }
+    static void close_handle(void* what) noexcept { ::CloseHandle(what); }
+    static int last_code() noexcept { return static_cast<int>(::GetLastError()); }
+    static unsigned long process_id() noexcept { return ::GetCurrentProcessId(); }
+
+private:
+    static void* created(void* made) noexcept {
+        if (made != nullptr && last_code() == detail::windows::already_exists) {
+            ::CloseHandle(made);
+            return nullptr;
+        }
+        return made;
+    }
+};
+
+/// Names a segment: drawn from the system's random numbers, so nobody else can have it first. Any
+/// way to tell another process of the same user and session will do.
+struct shm_name {
+    std::uint64_t high = 0;
+    std::uint64_t low = 0;
+};
+
+/// Meets shm_platform. WaitOnAddress serves one process only, so each side has an event.
+template <class Sys = shm_windows_sys>
+struct shm_windows {
+    using handle = shm_name;
+
+    struct segment {
+        std::byte* memory = nullptr;
+        std::size_t bytes_count = 0;
+        void* section = nullptr;
+        void* events[2] = {};
+        shm_name name{};
+    };
+    struct watch {
+        void* process = nullptr;
+        bool ended = false;
+    };
+
+    static os_status create(segment& out, std::uint64_t bytes_count) noexcept {
+        segment made;
+        if (bytes_count > PTRDIFF_MAX) {
+            return {error::option_invalid, 0};
+        }
+        if (!Sys::fill_random({reinterpret_cast<std::byte*>(&made.name), sizeof(made.name)})) {
+            return {error::not_supported, 0};
+        }
+        made.section = Sys::create_section(object_name(made.name, 'm').text, bytes_count);
+        bool good = made.section != nullptr;
+        for (std::uint32_t side = 0; good && side < 2; ++side) {
+            made.events[side] = Sys::create_event(object_name(made.name, name_of(side)).text);
+            good = made.events[side] != nullptr;
+        }
+        return finish(out, made, good, bytes_count);
+    }
+    static os_status open(segment& out, handle from) noexcept {
+        segment made;
+        made.name = from;
+        made.section = Sys::open_section(object_name(from, 'm').text);
+        bool good = made.section != nullptr;
+        for (std::uint32_t side = 0; good && side < 2; ++side) {
+            made.events[side] = Sys::open_event(object_name(from, name_of(side)).text);
+            good = made.events[side] != nullptr;
+        }
+        return finish(out, made, good, 1);
+    }
+    /// The name is the caller's at any time: it holds nothing.
+    static void close(segment& of, bool) noexcept {
+        if (of.memory != nullptr) {
+            Sys::unmap(of.memory);
+        }
+        for (void* const each : {of.section, of.events[0], of.events[1]}) {
+            if (each != nullptr) {
+                Sys::close_handle(each);
+            }
+        }
+        of = {};
+    }
+    static mutable_bytes memory_of(segment& of) noexcept { return {of.memory, of.bytes_count}; }
+    static handle handle_of(segment& of) noexcept { return of.name; }
+
+    /// An event that is set stays so until a wait, so the word need not be looked at here.
+    static bool sleep(segment& of, std::uint32_t side, shm_word&, std::uint32_t,
+                      std::uint64_t time_ns) noexcept {
+        return !Sys::wait_for(of.events[side],
+                              static_cast<unsigned long>((time_ns + 999'999) / 1'000'000));
+    }
+    static void wake(segment& of, std::uint32_t side, shm_word&) noexcept {
+        Sys::set_event(of.events[side]);
+    }
+
+    static os_status start_watch(watch& out, std::uint32_t process_id) noexcept {
+        out = {Sys::open_process(process_id), false};
+        if (out.process != nullptr) {
+            return {};
+        }
+        const int code = Sys::last_code();
+        out.ended = code == detail::windows::parameter_wrong;    // nobody has that number
+        return out.ended ? os_status{} : detail::status_of(code);
+    }
+    static bool has_ended(const watch& over) noexcept {
+        return over.process != nullptr ? Sys::wait_for(over.process, 0) : over.ended;
+    }
+    static void end_watch(watch& over) noexcept {
+        if (over.process != nullptr) {
+            Sys::close_handle(over.process);
+        }
+        over = {};
+    }
+
+    static std::uint32_t process_id() noexcept {
+        return static_cast<std::uint32_t>(Sys::process_id());
+    }
+    static std::uint64_t now_ns() noexcept { return Sys::now_ns(); }
+    static void relax() noexcept { detail::relax_processor(); }
+
+private:
+    struct object_name {
+        object_name(const shm_name& of, char part) noexcept {
+            put("Local\\netio-");
+            for (const std::uint64_t half : {of.high, of.low}) {
+                for (int shift = 60; shift >= 0; shift -= 4) {
+                    put("0123456789abcdef"[half >> shift & 15]);
+                }
+            }
+            put('-');
+            put(part);
+        }
+        void put(char letter) noexcept { text[count++] = static_cast<wchar_t>(letter); }
+        void put(const char* letters) noexcept {
+            for (; *letters != '\0'; ++letters) {
+                put(*letters);
+            }
+        }
+        wchar_t text[64] = {};
+        std::size_t count = 0;
+    };
+    static char name_of(std::uint32_t side) noexcept { return side == 0 ? '0' : '1'; }
+
+    /// Maps it and looks at what it is: pages that are only reserved would end this process when
+    /// touched. A section neither shrinks nor loses pages as long as it is mapped.
+    static os_status finish(segment& out, segment& made, bool good,
+                            std::uint64_t least_bytes) noexcept {
+        made.memory = good ? static_cast<std::byte*>(Sys::map(made.section)) : nullptr;
+        detail::windows::memory_facts found{};
+        os_status status{};
+        if (made.memory == nullptr || !Sys::look_at(made.memory, found)) {
+            const int code = Sys::last_code();
+            status = code != 0 ? detail::status_of(code) : os_status{error::os_failure, 0};
+        } else if (found.state != detail::windows::pages_committed ||
+                   found.type != detail::windows::pages_mapped ||
+                   found.protection != detail::windows::page_read_write ||
+                   found.byte_count < least_bytes) {
+            status.why = error::rpc_transport;
+        }
+        made.bytes_count = static_cast<std::size_t>(found.byte_count);
+        if (status) {
+            out = made;
+        } else {
+            close(made, false);
+        }
+        return status;
+    }
+};
+
+using default_shm = shm_windows<>;
+static_assert(shm_platform<default_shm>);
 
 NETIO_END
 
@@ -29981,6 +31036,292 @@ inline connection_id tcp_service::due() noexcept {
 }
 
 }  // namespace rpc
+
+NETIO_END
+
+// ==== src/shm_link.hpp ============================================================================
+// floor 8 · records to and from one other process, through memory that both have
+
+NETIO_BEGIN
+
+/// How a link is set up.
+struct shm_options {
+    shm_layout layout{};                ///< of a new segment; one that is opened has its own
+    std::uint32_t side = 1;             ///< of `open`: whose place, 0 the creator's
+    std::uint32_t peer_process = 0;     ///< whose end is looked out for; 0: whom the segment names
+    std::uint32_t spin_count = 0;       ///< looks before a sleep, some ten nanoseconds each
+    bool borrow = false;                ///< no copy of what comes: for a peer that is vouched for
+};
+
+/// What ended a wait.
+enum class shm_event : std::uint8_t {
+    none,         // the time is over
+    record,       // `peek` has one
+    room,         // what `claim` refused last fits now
+    peer_gone,    // its process has ended, or it has closed its link; nothing of it is left to read
+    broken        // see `why`
+};
+
+/// One end of a link between two processes: records of bytes in both directions through one
+/// segment. No thread may be inside while another is.
+///
+///     if (auto to = link.claim(size)) { write into to.room; link.commit(to, used); }
+///     while (auto record = link.peek(); !record.empty()) { read it; link.release(); }
+///     link.flush();                     // once for all of these
+///     switch (link.wait(1000)) { ... }
+///
+/// As long as the other side is awake nothing here enters the system but `wait`, once it has found
+/// nothing. The other process is not trusted: what it writes into the segment can break the link
+/// and keep this side awake, no more. The segment itself it has to have made rightly, and that
+/// `open` looks at.
+template <class P>
+class basic_shm_link {
+    static_assert(shm_platform<P>);
+
+public:
+    using handle_type = typename P::handle;
+
+    basic_shm_link() noexcept = default;
+    basic_shm_link(const basic_shm_link&) = delete;
+    basic_shm_link& operator=(const basic_shm_link&) = delete;
+    ~basic_shm_link() { close(); }
+
+    /// Makes a segment and is its side 0. `inbox` is where records that come are copied to, at
+    /// least `options.layout.longest()` bytes, and stays the caller's; with `borrow` there is none.
+    os_status create(mutable_bytes inbox, const shm_options& options = {}) noexcept {
+        if (is_open()) {
+            return {error::already_open, 0};
+        }
+        if (!options.layout.valid() || inbox.empty() != options.borrow) {
+            return {error::option_invalid, 0};
+        }
+        if (!options.borrow && inbox.size() < options.layout.longest()) {
+            return {error::memory_too_small, 0};
+        }
+        if (const os_status made = P::create(segment_, options.layout.segment_bytes()); !made) {
+            return made;
+        }
+        shm_side::lay_out(P::memory_of(segment_).data(), options.layout);
+        return begin(false, 0, inbox, options);
+    }
+    /// Takes a segment that another process made, as side 1, or in the place of one whose process
+    /// has ended: then it goes on with the first record that was not released. On any error the
+    /// handle stays the caller's, else it is the link's. error::rpc_transport: no such segment, one
+    /// that could be taken away, or broken.
+    os_status open(handle_type from, mutable_bytes inbox,
+                   const shm_options& options = {}) noexcept {
+        if (is_open()) {
+            return {error::already_open, 0};
+        }
+        if (options.side > 1 || inbox.empty() != options.borrow) {
+            return {error::option_invalid, 0};
+        }
+        if (const os_status got = P::open(segment_, from); !got) {
+            return got;
+        }
+        return begin(true, options.side, inbox, options);
+    }
+    /// Tells the other side, and gives everything back. A link that is not open stays so.
+    void close() noexcept {
+        if (!is_open()) {
+            return;
+        }
+        if (P::process_id() == process_id_) {    // else a child, which has only a copy
+            side_.leave();
+            flush();
+        }
+        drop(false);
+        why_ = error::not_open;
+    }
+    bool is_open() const noexcept { return process_id_ != 0; }
+    /// error::none while it works; then why it does not: rpc_transport (the peer broke it, it will
+    /// only be closed) or not_open.
+    error why() const noexcept {
+        return is_open() && side_.broken() ? error::rpc_transport : why_;
+    }
+    /// For another process, which opens it: see the platform. The link's until it is closed.
+    handle_type handle() noexcept { return P::handle_of(segment_); }
+    /// Longest record, both ways.
+    std::uint32_t record_max() const noexcept { return is_open() ? side_.record_max() : 0; }
+
+    /// Room for a record of up to so many bytes, at least 1, until `commit` or the next claim.
+    /// Empty: longer than `record_max()`, full just now, or the link is over.
+    shm_claim claim(std::uint32_t bytes_count) noexcept {
+        if (!is_open()) {
+            return {};
+        }
+        const shm_claim out = side_.claim(bytes_count);
+        refused_ = out || bytes_count > side_.record_max() ? 0 : bytes_count;
+        return out;
+    }
+    /// So many of its bytes, at least 1, are a record.
+    void commit(const shm_claim& what, std::uint32_t bytes_count) noexcept {
+        side_.commit(what, bytes_count);
+    }
+    /// The oldest record, the same one until `release`; empty: there is none, or the link is over.
+    bytes peek() noexcept { return is_open() ? side_.peek() : bytes{}; }
+    void release() noexcept { side_.release(); }
+    /// Wakes the other side if it sleeps for what was committed or released. `wait` does so, too.
+    void flush() noexcept {
+        if (is_open() && side_.must_wake()) {
+            P::wake(segment_, 1 - which_, side_.peer_word());
+        }
+    }
+
+    /// Until there is a record, or room for what was refused, or the peer is gone, at most so many
+    /// milliseconds; ~0u: without end. The end of a process is noticed within `slice_ms`.
+    shm_event wait(std::uint32_t timeout_ms) noexcept {
+        if (!is_open()) {
+            return shm_event::broken;
+        }
+        flush();
+        for (std::uint32_t left = spin_count_;; --left) {
+            if (const shm_event found = look(); found != shm_event::none) {
+                return found;
+            }
+            if (left == 0) {
+                break;
+            }
+            P::relax();
+        }
+        return timeout_ms == 0 ? shm_event::none : sleep(timeout_ms);
+    }
+
+    /// Asks the system. Records that it has committed can still be read.
+    bool peer_gone() noexcept {
+        if (!is_open()) {
+            return true;
+        }
+        if (!is_told_ && side_.peer_epoch() != watched_epoch_) {
+            // Out of descriptors, it is asked after by its number.
+            static_cast<void>(watch_named());
+        }
+        has_ended_ = has_ended_ || P::has_ended(watch_);
+        return is_away();
+    }
+    /// The one that is gone is forgotten, and another is looked out for, to which the handle will
+    /// be given; 0: whom the segment will name.
+    os_status watch(std::uint32_t process_id) noexcept {
+        if (!is_open()) {
+            return {error::not_open, 0};
+        }
+        stop_watch();
+        forgotten_epoch_ = watched_epoch_ = side_.peer_epoch();
+        is_told_ = process_id != 0;
+        return is_told_ ? P::start_watch(watch_, process_id) : os_status{};
+    }
+    /// Another number than before: somebody came or left. What the peer says of itself.
+    std::uint32_t peer_epoch() const noexcept { return is_open() ? side_.peer_epoch() : 0; }
+
+    static constexpr std::uint32_t slice_ms = 50;
+
+private:
+    /// `keeps`: on an error the handle stays the caller's.
+    os_status begin(bool keeps, std::uint32_t which, mutable_bytes inbox,
+                    const shm_options& options) noexcept {
+        const mutable_bytes memory = P::memory_of(segment_);
+        const std::uint32_t self = P::process_id();
+        os_status status{side_.attach(memory.data(), memory.size(), which, self, inbox), 0};
+        if (status) {
+            which_ = which;
+            process_id_ = self;
+            spin_count_ = options.spin_count;
+            is_told_ = options.peer_process != 0;
+            status = is_told_ ? P::start_watch(watch_, options.peer_process) : watch_named();
+            if (!status) {
+                side_.leave();
+            }
+            flush();
+        }
+        if (!status) {
+            drop(keeps);
+        }
+        why_ = status.why;
+        return status;
+    }
+    void drop(bool keeps) noexcept {
+        stop_watch();
+        P::close(segment_, keeps);
+        side_ = {};
+        process_id_ = refused_ = forgotten_epoch_ = watched_epoch_ = 0;
+    }
+
+    shm_event look() noexcept {
+        if (const shm_event found = look_inside(); found != shm_event::none || !is_away()) {
+            return found;
+        }
+        // What it did last it had done before it was gone: so another look after that is known.
+        const shm_event found = look_inside();
+        return found == shm_event::none ? shm_event::peer_gone : found;
+    }
+    shm_event look_inside() noexcept {
+        const bool has_record = !peek().empty();
+        if (side_.broken()) {
+            return shm_event::broken;
+        }
+        if (has_record) {
+            return shm_event::record;
+        }
+        if (refused_ != 0 && side_.has_room(refused_)) {
+            refused_ = 0;
+            return shm_event::room;
+        }
+        return side_.broken() ? shm_event::broken : shm_event::none;
+    }
+    shm_event sleep(std::uint32_t timeout_ms) noexcept {
+        const std::uint32_t wants = shm_wants::record | (refused_ != 0 ? shm_wants::room : 0);
+        const std::uint64_t slice_ns = std::uint64_t{slice_ms} * 1'000'000;
+        std::uint64_t now = P::now_ns();
+        const std::uint64_t until =
+            timeout_ms == ~0u ? forever_ns : now + std::uint64_t{timeout_ms} * 1'000'000;
+        shm_event found = shm_event::none;
+        for (; found == shm_event::none && now < until; now = P::now_ns()) {
+            side_.announce_sleep(wants);
+            found = look();
+            const bool whole =
+                found == shm_event::none &&
+                P::sleep(segment_, which_, side_.own_word(), wants,
+                         until - now < slice_ns ? until - now : slice_ns);
+            side_.awake();
+            if (whole) {
+                static_cast<void>(peer_gone());    // look() knows it then
+            }
+            found = found == shm_event::none ? look() : found;
+        }
+        return found;
+    }
+
+    os_status watch_named() noexcept {
+        stop_watch();
+        watched_epoch_ = side_.peer_epoch();
+        const std::uint32_t named = side_.peer_process();
+        return named != 0 ? P::start_watch(watch_, named) : os_status{};
+    }
+    void stop_watch() noexcept {
+        P::end_watch(watch_);
+        has_ended_ = false;
+    }
+    bool is_away() const noexcept {
+        const std::uint32_t epoch = side_.peer_epoch();
+        return (has_ended_ && (is_told_ || epoch == watched_epoch_)) ||
+               (epoch != forgotten_epoch_ && side_.peer_process() == 0);
+    }
+
+    typename P::segment segment_{};
+    typename P::watch watch_{};
+    shm_side side_{};
+    std::uint32_t which_ = 0;
+    std::uint32_t process_id_ = 0;         // this one's; 0: not open
+    std::uint32_t spin_count_ = 0;
+    std::uint32_t refused_ = 0;            // bytes of the last claim, if there was no room
+    std::uint32_t watched_epoch_ = 0;      // of the peer that is looked out for
+    std::uint32_t forgotten_epoch_ = 0;    // of the peer that was gone before; 0: nobody yet
+    bool is_told_ = false;                 // by the caller, not by the segment
+    bool has_ended_ = false;
+    error why_ = error::not_open;
+};
+
+using shm_link = basic_shm_link<default_shm>;
 
 NETIO_END
 
