@@ -888,6 +888,14 @@ inline void wipe(void* at, std::size_t count) noexcept {
     NETIO_KEEP_STORES(at);
 }
 
+/// Where a record of a ring may be written. Empty `room`: there is none.
+struct ring_claim {
+    mutable_bytes room{};
+    std::size_t at = 0;    // the ring's own
+
+    constexpr explicit operator bool() const noexcept { return !room.empty(); }
+};
+
 NETIO_END
 
 // ==== src/endpoint.hpp ============================================================================
@@ -2999,14 +3007,6 @@ NETIO_END
 
 NETIO_BEGIN
 
-/// Where a record of a ring may be written. Empty `room`: there is none.
-struct ring_claim {
-    mutable_bytes room{};
-    std::size_t at = 0;    // the ring's own
-
-    constexpr explicit operator bool() const noexcept { return !room.empty(); }
-};
-
 namespace detail {
 
 /// What the rings have in common. A record is a head of eight bytes, its bytes, and zeros up to a
@@ -3308,14 +3308,6 @@ struct shm_layout {
     }
 };
 
-/// Where a record may be written. Empty `room`: there is none.
-struct shm_claim {
-    mutable_bytes room{};
-    std::uint32_t at = 0;    // the ring's own
-
-    constexpr explicit operator bool() const noexcept { return !room.empty(); }
-};
-
 /// What a side sleeps for.
 struct shm_wants {
     static constexpr std::uint32_t record = 1;
@@ -3414,7 +3406,7 @@ public:
 
     /// Room for a record of up to so many bytes, at least 1; empty: more than a record may have,
     /// full just now, or broken. A second claim before the commit takes the place of the first.
-    NETIO_WRAPS shm_claim claim(std::uint32_t bytes_count) noexcept {
+    NETIO_WRAPS ring_claim claim(std::uint32_t bytes_count) noexcept {
         std::uint32_t skip = 0;
         if (!has_room(bytes_count, skip)) {
             return {};
@@ -3426,10 +3418,11 @@ public:
     }
     /// The record is so many bytes, at least 1 and no more than were claimed; the reader may have
     /// it from now on.
-    NETIO_WRAPS void commit(const shm_claim& what, std::uint32_t bytes_count) noexcept {
+    NETIO_WRAPS void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
         NETIO_ASSERT(bytes_count != 0 && bytes_count <= what.room.size());
-        shape_.head_at(what.at).store(shape::little(bytes_count), detail::ordering::relaxed);
-        at_ = what.at + shape::taken_by(bytes_count);
+        const auto begin = static_cast<std::uint32_t>(what.at);
+        shape_.head_at(begin).store(shape::little(bytes_count), detail::ordering::relaxed);
+        at_ = begin + shape::taken_by(bytes_count);
         shared_->tail.store(at_, detail::ordering::release);
     }
     /// Would a claim of so many bytes be given room?
@@ -3619,10 +3612,10 @@ public:
     }
 
     /// As those of the halves; after a breach in either there is neither room nor record.
-    shm_claim claim(std::uint32_t bytes_count) noexcept {
-        return reader_.broken() ? shm_claim{} : writer_.claim(bytes_count);
+    ring_claim claim(std::uint32_t bytes_count) noexcept {
+        return reader_.broken() ? ring_claim{} : writer_.claim(bytes_count);
     }
-    void commit(const shm_claim& what, std::uint32_t bytes_count) noexcept {
+    void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
         writer_.commit(what, bytes_count);
         owed_ |= shm_wants::record;
     }
@@ -31146,18 +31139,20 @@ public:
 
     /// Room for a record of up to so many bytes, at least 1, until `commit` or the next claim.
     /// Empty: longer than `record_max()`, full just now, or the link is over.
-    shm_claim claim(std::uint32_t bytes_count) noexcept {
+    ring_claim claim(std::uint32_t bytes_count) noexcept {
         if (!is_open()) {
             return {};
         }
-        const shm_claim out = side_.claim(bytes_count);
+        const ring_claim out = side_.claim(bytes_count);
         refused_ = out || bytes_count > side_.record_max() ? 0 : bytes_count;
         return out;
     }
     /// So many of its bytes, at least 1, are a record.
-    void commit(const shm_claim& what, std::uint32_t bytes_count) noexcept {
+    void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
         side_.commit(what, bytes_count);
     }
+    /// It is not written after all.
+    static void abandon(const ring_claim&) noexcept {}
     /// The oldest record, the same one until `release`; empty: there is none, or the link is over.
     bytes peek() noexcept { return is_open() ? side_.peek() : bytes{}; }
     void release() noexcept { side_.release(); }

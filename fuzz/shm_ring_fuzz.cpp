@@ -113,7 +113,7 @@ void shm_fuzz_step(shm_fuzz_world& world, netio::shm_side& side, std::uint32_t w
         }
     }
     const std::uint32_t wanted = 1 + (what >> 1) * side.record_max() / 128;
-    if (const netio::shm_claim to = side.claim(wanted)) {
+    if (const netio::ring_claim to = side.claim(wanted)) {
         shm_fuzz_check(!was_broken && to.room.size() == wanted);
         shm_fuzz_check(shm_fuzz_within(to.room, rings));
         std::memset(to.room.data(), 0xAA, to.room.size());
@@ -148,7 +148,7 @@ void shm_fuzz_honest(shm_fuzz_world& world, shm_fuzz_source source) {
     while (!source.left.empty()) {
         const std::uint32_t what = source.octet();
         const std::uint32_t wanted = 1 + what * sides[0].record_max() / 256;
-        if (const netio::shm_claim to = sides[0].claim(wanted)) {
+        if (const netio::ring_claim to = sides[0].claim(wanted)) {
             std::memset(to.room.data(), static_cast<int>(sent++ % 256), wanted);
             sides[0].commit(to, wanted);
         }

@@ -77,6 +77,14 @@ inline void wipe(void* at, std::size_t count) noexcept {
     NETIO_KEEP_STORES(at);
 }
 
+/// Where a record of a ring may be written. Empty `room`: there is none.
+struct ring_claim {
+    mutable_bytes room{};
+    std::size_t at = 0;    // the ring's own
+
+    constexpr explicit operator bool() const noexcept { return !room.empty(); }
+};
+
 NETIO_END
 
 #endif

@@ -8,14 +8,6 @@
 
 NETIO_BEGIN
 
-/// Where a record of a ring may be written. Empty `room`: there is none.
-struct ring_claim {
-    mutable_bytes room{};
-    std::size_t at = 0;    // the ring's own
-
-    constexpr explicit operator bool() const noexcept { return !room.empty(); }
-};
-
 namespace detail {
 
 /// What the rings have in common. A record is a head of eight bytes, its bytes, and zeros up to a

@@ -110,18 +110,20 @@ public:
 
     /// Room for a record of up to so many bytes, at least 1, until `commit` or the next claim.
     /// Empty: longer than `record_max()`, full just now, or the link is over.
-    shm_claim claim(std::uint32_t bytes_count) noexcept {
+    ring_claim claim(std::uint32_t bytes_count) noexcept {
         if (!is_open()) {
             return {};
         }
-        const shm_claim out = side_.claim(bytes_count);
+        const ring_claim out = side_.claim(bytes_count);
         refused_ = out || bytes_count > side_.record_max() ? 0 : bytes_count;
         return out;
     }
     /// So many of its bytes, at least 1, are a record.
-    void commit(const shm_claim& what, std::uint32_t bytes_count) noexcept {
+    void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
         side_.commit(what, bytes_count);
     }
+    /// It is not written after all.
+    static void abandon(const ring_claim&) noexcept {}
     /// The oldest record, the same one until `release`; empty: there is none, or the link is over.
     bytes peek() noexcept { return is_open() ? side_.peek() : bytes{}; }
     void release() noexcept { side_.release(); }

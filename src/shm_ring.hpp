@@ -30,14 +30,6 @@ struct shm_layout {
     }
 };
 
-/// Where a record may be written. Empty `room`: there is none.
-struct shm_claim {
-    mutable_bytes room{};
-    std::uint32_t at = 0;    // the ring's own
-
-    constexpr explicit operator bool() const noexcept { return !room.empty(); }
-};
-
 /// What a side sleeps for.
 struct shm_wants {
     static constexpr std::uint32_t record = 1;
@@ -136,7 +128,7 @@ public:
 
     /// Room for a record of up to so many bytes, at least 1; empty: more than a record may have,
     /// full just now, or broken. A second claim before the commit takes the place of the first.
-    NETIO_WRAPS shm_claim claim(std::uint32_t bytes_count) noexcept {
+    NETIO_WRAPS ring_claim claim(std::uint32_t bytes_count) noexcept {
         std::uint32_t skip = 0;
         if (!has_room(bytes_count, skip)) {
             return {};
@@ -148,10 +140,11 @@ public:
     }
     /// The record is so many bytes, at least 1 and no more than were claimed; the reader may have
     /// it from now on.
-    NETIO_WRAPS void commit(const shm_claim& what, std::uint32_t bytes_count) noexcept {
+    NETIO_WRAPS void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
         NETIO_ASSERT(bytes_count != 0 && bytes_count <= what.room.size());
-        shape_.head_at(what.at).store(shape::little(bytes_count), detail::ordering::relaxed);
-        at_ = what.at + shape::taken_by(bytes_count);
+        const auto begin = static_cast<std::uint32_t>(what.at);
+        shape_.head_at(begin).store(shape::little(bytes_count), detail::ordering::relaxed);
+        at_ = begin + shape::taken_by(bytes_count);
         shared_->tail.store(at_, detail::ordering::release);
     }
     /// Would a claim of so many bytes be given room?
@@ -341,10 +334,10 @@ public:
     }
 
     /// As those of the halves; after a breach in either there is neither room nor record.
-    shm_claim claim(std::uint32_t bytes_count) noexcept {
-        return reader_.broken() ? shm_claim{} : writer_.claim(bytes_count);
+    ring_claim claim(std::uint32_t bytes_count) noexcept {
+        return reader_.broken() ? ring_claim{} : writer_.claim(bytes_count);
     }
-    void commit(const shm_claim& what, std::uint32_t bytes_count) noexcept {
+    void commit(const ring_claim& what, std::uint32_t bytes_count) noexcept {
         writer_.commit(what, bytes_count);
         owed_ |= shm_wants::record;
     }

@@ -76,7 +76,7 @@ bool used(netio::spsc_ring& in, netio::mpsc_ring& other) {
 bool used(netio::shm_side& in, std::byte* memory, netio::mutable_bytes inbox) {
     netio::shm_side::lay_out(memory, {4096, 100});
     bool good = in.attach(memory, 4096 * 3, 1, 7, inbox) == netio::error::none;
-    const netio::shm_claim to = in.claim(8);
+    const netio::ring_claim to = in.claim(8);
     in.commit(to, 8);
     good = good && !in.peek().empty() && in.has_room(8) && !in.broken();
     in.release();

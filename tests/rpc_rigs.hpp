@@ -114,6 +114,43 @@ private:
     served<rpc::served_link> serving_;
 };
 
+#if NETIO_HAS_EPOLL
+/// Both ends of a segment of shared memory in one process; what comes is copied, or borrowed.
+template <bool Borrow>
+class over_shared_memory {
+public:
+    static constexpr const char* name = Borrow ? "shared memory, borrowed" : "shared memory";
+
+    over_shared_memory(rpc::kernel& of, rpc::capability root, const terms& how)
+        : serving_(of, root, how.callee) {
+        netio::shm_options options;
+        options.layout.ring_bytes = 1 << 16;
+        options.layout.record_max = ring_bytes(how.answer_max) / 2 - 8;
+        options.borrow = Borrow;
+        inbox_.resize(Borrow ? 0 : options.layout.longest());
+        client_inbox_.resize(inbox_.size());
+        REQUIRE(server_.create(inbox_, options));
+        const int handle = ::fcntl(static_cast<int>(server_.handle()), F_DUPFD_CLOEXEC, 0);
+        REQUIRE(client_.open(handle, client_inbox_, options));
+    }
+    ~over_shared_memory() {
+        CHECK(server_.why() == netio::error::none);
+        CHECK(client_.why() == netio::error::none);
+    }
+    template <class Body>
+    void client(Body&& body) {
+        body(client_);
+        client_.flush();
+    }
+    void pump() { serving_.serve(server_); }
+
+private:
+    std::vector<std::byte> inbox_, client_inbox_;
+    netio::shm_link server_, client_;
+    served<netio::shm_link> serving_;
+};
+#endif
+
 /// The test's side of a simulated connection: frames in and out, one send a flush.
 class wire_link {
 public:
@@ -263,9 +300,12 @@ struct connected {
     }
     /// A call of the rig's root or `how.target`; its id.
     template <class Fill>
-    std::uint64_t call(std::string_view method, const rpc::call_options& how, Fill&& fill) {
+    std::uint64_t call(std::string_view method, rpc::call_options how, Fill&& fill) {
         netio::result<std::uint64_t> made;
-        rig->client([&](auto& link) { made = session->call(link, method, how, fill); });
+        rig->client([&](auto& link) {
+            how.bytes_max = link.record_max() < 1024 ? link.record_max() : 1024;
+            made = session->call(link, method, how, fill);
+        });
         REQUIRE(made);
         return made.value;
     }
@@ -346,7 +386,11 @@ struct connected {
 };
 
 /// Every transport there is here.
-using all = std::tuple<over_rings, over_a_shared_ring, over_tcp<false>, over_tcp<true>>;
+using all = std::tuple<
+#if NETIO_HAS_EPOLL
+    over_shared_memory<false>, over_shared_memory<true>,
+#endif
+    over_rings, over_a_shared_ring, over_tcp<false>, over_tcp<true>>;
 
 template <class... Rigs, class Body>
 void on_each_of(std::tuple<Rigs...>*, Body&& body) {

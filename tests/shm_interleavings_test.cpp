@@ -35,14 +35,14 @@ struct shm_model {
         return contents[(of - memory - netio::shm_layout::page_bytes) / 32];
     }
     /// Of a length that tells which it is. Each takes half of the ring.
-    void put(side_type& self, const netio::shm_claim& to, std::uint32_t number) {
+    void put(side_type& self, const netio::ring_claim& to, std::uint32_t number) {
         content(to.room.data()) = number;
         self.commit(to, record_bytes - number);
     }
     void write(std::uint32_t first, std::uint32_t last) {
         side_type self = fresh[0];
         for (std::uint32_t at = first; at <= last; ++at) {
-            netio::shm_claim to = self.claim(record_bytes);
+            netio::ring_claim to = self.claim(record_bytes);
             while (!to) {
                 sleep(self, 0, netio::shm_wants::room, [&] { return self.has_room(record_bytes); });
                 to = self.claim(record_bytes);

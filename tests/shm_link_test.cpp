@@ -89,7 +89,7 @@ struct shm_inbox {
 
 template <class Link>
 bool shm_put(Link& to, std::string_view text) {
-    const netio::shm_claim where = to.claim(static_cast<std::uint32_t>(text.size()));
+    const netio::ring_claim where = to.claim(static_cast<std::uint32_t>(text.size()));
     if (!where) {
         return false;
     }
@@ -472,7 +472,7 @@ int shm_stopped_writer(netio::socket_handle memory, int first, const shm_flag& t
             return 2;
         }
     }
-    const netio::shm_claim half = self.claim(900);
+    const netio::ring_claim half = self.claim(900);
     std::memset(half.room.data(), 0xEE, 450);
     return there.raise_and_stop();
 }
@@ -674,7 +674,7 @@ TEST_CASE("shm link: records can be lent where they lie") {
     shm_link far;
     REQUIRE(near.create({}, shm_made(0, true)));
     REQUIRE(far.open(shm_copy(near.handle()), {}, shm_made(1, true)));
-    const netio::shm_claim to = near.claim(4);
+    const netio::ring_claim to = near.claim(4);
     REQUIRE(to);
     std::memcpy(to.room.data(), "lent", 4);
     near.commit(to, 4);

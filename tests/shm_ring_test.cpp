@@ -56,7 +56,7 @@ struct shm_box {
                                    static_cast<std::uint32_t>(side), 1000, inbox[side]);
     }
     bool put(int side, std::string_view text) {
-        const netio::shm_claim to = sides[side]->claim(static_cast<std::uint32_t>(text.size()));
+        const netio::ring_claim to = sides[side]->claim(static_cast<std::uint32_t>(text.size()));
         if (!to) {
             return false;
         }
@@ -159,7 +159,7 @@ TEST_CASE("shm ring: what is claimed is nobody's until it is committed, and may 
     shm_box box({128, 0});
     for (int lap = 0; lap < 20; ++lap) {
         CHECK(box[0].claim(56));  // its place, and a skip before it, are taken back
-        const netio::shm_claim to = box[0].claim(30);
+        const netio::ring_claim to = box[0].claim(30);
         REQUIRE(to);
         CHECK(to.room.size() == 30);
         CHECK(box[1].peek().empty());
@@ -208,7 +208,7 @@ TEST_CASE("shm ring: a side is replaced between any two steps, and no committed 
                 }
                 break;
             case 2:  // the writer, in the middle of a record
-                if (const netio::shm_claim to = box[0].claim(box.layout.longest())) {
+                if (const netio::ring_claim to = box[0].claim(box.layout.longest())) {
                     std::memset(to.room.data(), 0xEE, to.room.size() / 2);
                 }
                 REQUIRE(box.replace(0) == error::none);
@@ -261,7 +261,7 @@ void shm_honest_step(shm_box& box, std::uint64_t& state) {
         }
     }
     const auto wanted = static_cast<std::uint32_t>(1 + shm_random(state) % self.record_max());
-    if (const netio::shm_claim to = self.claim(wanted)) {
+    if (const netio::ring_claim to = self.claim(wanted)) {
         REQUIRE_FALSE(was_broken);
         REQUIRE(shm_within(to.room, box.rings()));
         std::memset(to.room.data(), 0x55, to.room.size());
@@ -445,7 +445,7 @@ TEST_CASE("shm ring: both sides on threads of their own lose nothing [threads]")
     std::thread other([&box] {  // gives back what it gets
         for (std::uint32_t number = 0; number < count;) {
             const netio::bytes record = box[1].peek();
-            const netio::shm_claim to =
+            const netio::ring_claim to =
                 box[1].claim(record.empty() ? 1 : static_cast<std::uint32_t>(record.size()));
             if (record.empty() || !to) {
                 std::this_thread::yield();
@@ -460,7 +460,7 @@ TEST_CASE("shm ring: both sides on threads of their own lose nothing [threads]")
     bool right = true;
     std::uint32_t sent = 0;
     for (std::uint32_t number = 0; number < count;) {
-        if (const netio::shm_claim to = box[0].claim(4 + sent % 200); sent < count && to) {
+        if (const netio::ring_claim to = box[0].claim(4 + sent % 200); sent < count && to) {
             std::memset(to.room.data(), static_cast<int>(sent % 251), to.room.size());
             std::memcpy(to.room.data(), &sent, sizeof(sent));
             box[0].commit(to, 4 + sent % 200);

@@ -94,7 +94,7 @@ shm_options shm_thousand() {
 
 template <class Link>
 bool shm_say(Link& to, std::string_view text) {
-    const netio::shm_claim where = to.claim(static_cast<std::uint32_t>(text.size()));
+    const netio::ring_claim where = to.claim(static_cast<std::uint32_t>(text.size()));
     if (where) {
         std::memcpy(where.room.data(), text.data(), text.size());
         to.commit(where, static_cast<std::uint32_t>(text.size()));
