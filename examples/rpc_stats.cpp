@@ -21,6 +21,7 @@
 #endif
 
 #include <atomic>
+#include <cstdlib>
 
 namespace {
 
@@ -129,6 +130,52 @@ bool over_queue(example::calculating& of, std::uint32_t calls) noexcept {
     return good;
 }
 
+#if !defined(_WIN32)
+/// The client is a child, which opens the segment that it inherits.
+int ask_shared(netio::shm_link& made, std::uint32_t calls) noexcept {
+    static std::byte inbox[netio::shm_layout{}.longest()];
+    const int handle = ::dup(static_cast<int>(made.handle()));
+    netio::shm_link link;
+    if (const netio::os_status opened = link.open(handle, inbox); !opened) {
+        std::fprintf(stderr, "rpc_stats: open: %s\n", netio::text(opened.why));
+        return 1;
+    }
+    example::asking asks(calls);
+    while (!asks.step(link)) {
+        if (const netio::shm_event came = link.wait(5000);
+            came != netio::shm_event::record && came != netio::shm_event::room) {
+            break;  // the server has gone, or says nothing
+        }
+    }
+    return asks.report("shared") ? 0 : 1;
+}
+
+bool over_shared(example::calculating& of, std::uint32_t calls) noexcept {
+    static std::byte inbox[netio::shm_layout{}.longest()];
+    netio::shm_link link;
+    if (const netio::os_status made = link.create(inbox); !made) {
+        std::fprintf(stderr, "rpc_stats: create: %s\n", netio::text(made.why));
+        return false;
+    }
+    const pid_t child = ::fork();
+    if (child == 0) {
+        std::exit(ask_shared(link, calls));
+    }
+    if (child < 0 || !link.watch(static_cast<std::uint32_t>(child))) {
+        std::perror("rpc_stats: fork");
+        return false;
+    }
+    served serves(of);
+    for (netio::shm_event came = netio::shm_event::none; came != netio::shm_event::peer_gone &&
+                                                         came != netio::shm_event::broken;) {
+        came = serves.step(link) ? netio::shm_event::record : link.wait(5000);
+    }
+    int status = 1;
+    ::waitpid(child, &status, 0);
+    return status == 0;
+}
+#endif
+
 // ---- TCP
 
 /// Connects, asks, and stops its server once it has heard everything.
@@ -229,6 +276,11 @@ int main(int count, char** words) {
     if (over == "queue") {
         return over_queue(calculates, calls) ? 0 : 1;
     }
+#if !defined(_WIN32)
+    if (over == "shared") {
+        return over_shared(calculates, calls) ? 0 : 1;
+    }
+#endif
     if (over == "tcp") {
         return over_tcp(calculates, calls) ? 0 : 1;
     }

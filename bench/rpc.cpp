@@ -1,0 +1,523 @@
+// c++ -std=c++20 -O2 -DNDEBUG -I. -pthread bench/rpc.cpp -o rpc
+//
+// Round trips of envelopes and calls, each beside the least it could cost in the same rounds:
+//   rpc thread     one thread: both ways through rings and shared memory; the kernel's calls
+//   rpc process    two processes on a CPU each: shared memory, spinning and asleep
+// with --rounds N (15) and --samples N (2000; of a variant in a round). A round trip is the fixture
+// written to the link, read and validated, and a response of 40 bytes back, validated too. The
+// variants of a round run one after the other, in an order that is rotated every round. Prints lines
+// of `round TAB variant TAB metric TAB nanoseconds` and ends by itself.
+//
+// The fixture is a request of 868 bytes with 8 arguments (an integer, a promise, a capability, a
+// path, a list of three, a map of two, a text that fills up, a module of 512 bytes) and one
+// descriptor with two methods.
+#include "netio.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sched.h>
+#include <string>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <csignal>
+#include <time.h>
+#include <unistd.h>
+#include <vector>
+
+namespace {
+
+namespace rpc = netio::rpc;
+
+constexpr std::size_t fixture_bytes = 868;
+constexpr std::size_t answer_bytes = 40;
+constexpr unsigned most_seconds = 600;
+
+[[noreturn]] void die(const char* what) {
+    std::fprintf(stderr, "rpc: %s\n", what);
+    std::exit(1);
+}
+void must(bool holds, const char* what) {
+    if (!holds) {
+        die(what);
+    }
+}
+
+std::uint64_t now_ns() {
+    timespec at{};
+    ::clock_gettime(CLOCK_MONOTONIC, &at);
+    return static_cast<std::uint64_t>(at.tv_sec) * 1'000'000'000 +
+           static_cast<std::uint64_t>(at.tv_nsec);
+}
+
+int first_cpu = 0;
+int last_cpu = 0;
+
+void find_cpus() {
+    cpu_set_t set;
+    must(::sched_getaffinity(0, sizeof(set), &set) == 0, "sched_getaffinity");
+    first_cpu = -1;
+    for (int at = 0; at < CPU_SETSIZE; ++at) {
+        if (CPU_ISSET(at, &set)) {
+            first_cpu = first_cpu < 0 ? at : first_cpu;
+            last_cpu = at;
+        }
+    }
+}
+void pin(int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    must(::sched_setaffinity(0, sizeof(set), &set) == 0, "sched_setaffinity");
+}
+
+/// For the compiler: what was computed is used.
+template <class T>
+void keep(const T& value) {
+    asm volatile("" : : "m"(value) : "memory");
+}
+
+// ---- the fixture
+
+std::size_t write_fixture(rpc::writer& out, std::size_t text_bytes) {
+    static std::byte module_bytes[512];
+    static const std::string text(800, 't');
+    static const std::string_view methods[] = {"get", "stats"};
+    rpc::capability_id id{};
+    rpc::descriptor_fields offered;
+    offered.id = id;
+    offered.methods = methods;
+    return out.begin(rpc::envelope_kind::request, 41, "module.compile")
+        .value_int(7)
+        .promise(40)
+        .capability(id)
+        .value_path("build.release")
+        .value_list()
+        .value_int(1)
+        .value_real(0.5)
+        .value_null()
+        .end()
+        .value_map()
+        .key("jobs")
+        .value_int(8)
+        .key("strict")
+        .value_bool(true)
+        .end()
+        .value_text(std::string_view(text).substr(0, text_bytes))
+        .value_module(module_bytes)
+        .payload({})
+        .descriptor(offered)
+        .finish();
+}
+
+std::size_t text_bytes = 0;    // with which it is of its size
+std::byte fixture[fixture_bytes];
+
+void make_fixture() {
+    std::byte room[2 * fixture_bytes];
+    rpc::writer out(room);
+    const std::size_t without = write_fixture(out, 0);
+    must(without != 0 && without <= fixture_bytes, "the fixture is not written");
+    text_bytes = fixture_bytes - without;
+    must(write_fixture(out, text_bytes) == fixture_bytes, "the fixture is of another size");
+    std::memcpy(fixture, room, fixture_bytes);
+}
+
+/// The value that a response of 40 bytes has.
+constexpr std::byte answer_argument[] = {std::byte{0}, std::byte{4}, std::byte{2}, std::byte{0},
+                                         std::byte{0}, std::byte{0}, std::byte{'o'}, std::byte{'k'}};
+static_assert(rpc::response_bytes(sizeof(answer_argument)) == answer_bytes);
+
+// ---- round trips over links
+
+/// `encodes`: the fixture is written value by value where it will be read, else copied there.
+template <rpc::link Link>
+void ask(Link& link, bool encodes) {
+    const netio::ring_claim claim = link.claim(fixture_bytes);
+    must(static_cast<bool>(claim), "no room for the fixture");
+    if (encodes) {
+        rpc::writer out(claim.room);
+        must(write_fixture(out, text_bytes) == fixture_bytes, "the fixture is not written");
+    } else {
+        std::memcpy(claim.room.data(), fixture, fixture_bytes);
+    }
+    link.commit(claim, fixture_bytes);
+    link.flush();
+}
+/// False: nothing has come.
+template <rpc::link Link>
+bool answer(Link& link) {
+    const netio::bytes record = link.peek();
+    if (record.empty()) {
+        return false;
+    }
+    const auto got = rpc::decode(record);
+    must(got.status == netio::parse_status::complete, "the fixture is refused");
+    const std::uint64_t id = got.value.request_id;
+    link.release();
+    const netio::ring_claim claim = link.claim(answer_bytes);
+    must(static_cast<bool>(claim), "no room for the answer");
+    must(rpc::encode_response(id, 0, answer_argument, claim.room) == answer_bytes, "no answer");
+    link.commit(claim, answer_bytes);
+    link.flush();
+    return true;
+}
+template <rpc::link Link>
+bool hear(Link& link) {
+    const netio::bytes record = link.peek();
+    if (record.empty()) {
+        return false;
+    }
+    must(rpc::decode(record).status == netio::parse_status::complete, "the answer is refused");
+    link.release();
+    return true;
+}
+
+struct in_rings {
+    std::vector<std::uint64_t> there = std::vector<std::uint64_t>((1 << 16) / 8);
+    std::vector<std::uint64_t> back = std::vector<std::uint64_t>((1 << 16) / 8);
+    netio::spsc_ring to, from;
+    rpc::ring_link client{to, from}, server{from, to};
+
+    in_rings() {
+        to.attach(reinterpret_cast<std::byte*>(there.data()), 1 << 16);
+        from.attach(reinterpret_cast<std::byte*>(back.data()), 1 << 16);
+    }
+};
+
+struct in_shared_memory {
+    std::vector<std::byte> inboxes[2];
+    netio::shm_link server, client;
+
+    explicit in_shared_memory(bool borrow) {
+        netio::shm_options options;
+        options.borrow = borrow;
+        for (auto& each : inboxes) {
+            each.resize(borrow ? 0 : options.layout.longest());
+        }
+        must(static_cast<bool>(server.create(inboxes[0], options)), "no segment");
+        must(static_cast<bool>(client.open(::dup(static_cast<int>(server.handle())), inboxes[1],
+                                           options)), "the segment does not open");
+    }
+};
+
+template <class Links>
+void round_trip(Links& links, bool encodes) {
+    ask(links.client, encodes);
+    must(answer(links.server), "nothing came");
+    must(hear(links.client), "nothing came back");
+}
+
+// ---- calls of the kernel
+
+struct summing {
+    static constexpr rpc::method methods[] = {{"get"}, {"put", true}, {"stats"}};
+
+    void invoke(rpc::invocation& call) noexcept {
+        call.reply().value_int(call.value_at(0).as_int() + call.value_at(1).as_int());
+    }
+};
+
+struct calling {
+    rpc::rpc_limits sizes;
+    std::vector<std::byte> memory = std::vector<std::byte>(rpc::bytes_needed(sizes));
+    rpc::kernel kernel{memory, sizes, {1, 2}};
+    summing provider;
+    rpc::lane_id lane;
+    rpc::capability target;
+    std::byte room[256];
+
+    calling() {
+        static constexpr std::string_view names[] = {"get", "put", "stats"};
+        rpc::grant what;
+        what.methods = names;
+        what.spend = rpc::unbounded_budget;
+        lane = kernel.open_lane(what.spend).value;
+        target = kernel.mint(kernel.add_provider(provider).value, 1, what).value;
+    }
+    rpc::promise_id call(std::int64_t number) {
+        rpc::writer out(room);
+        out.begin_arguments().value_int(number).value_int(1).value_text("some text");
+        const auto made = kernel.call(lane, target, "stats", {out.finish_arguments()});
+        must(static_cast<bool>(made), "a call is refused");
+        return made.value;
+    }
+    void read(rpc::promise_id from) {
+        const auto held = kernel.await(from);
+        must(held && held.value.state == rpc::promise_state::resolved, "a call fails");
+        keep(held.value.value.as_int());
+    }
+    void one_by_one(int count) {
+        for (int number = 0; number < count; ++number) {
+            read(call(number));
+        }
+    }
+    void in_a_batch() {
+        rpc::promise_id made[8];
+        for (int number = 0; number < 8; ++number) {
+            made[number] = call(number);
+        }
+        for (const rpc::promise_id each : made) {
+            read(each);
+        }
+    }
+};
+
+/// What no kernel saves: the arguments copied in, a call through a pointer, the result copied out.
+void copy_and_call() {
+    static std::byte from[34], held[64], result[16];
+    static void (*volatile invoke)(const std::byte*, std::byte*) =
+        [](const std::byte* in, std::byte* out) { std::memcpy(out, in + 2, 8); };
+    std::memcpy(held, from, sizeof(from));
+    keep(held);
+    invoke(held, result);
+    keep(result);
+}
+
+// ---- samples
+
+struct options {
+    std::string what;
+    unsigned rounds = 15;
+    unsigned samples = 2000;
+};
+
+void print(unsigned round, const std::string& variant, std::vector<double>& samples) {
+    std::sort(samples.begin(), samples.end());
+    std::printf("%u\t%s\tp50\t%.1f\n", round, variant.c_str(), samples[samples.size() / 2]);
+    std::printf("%u\t%s\tp99\t%.1f\n", round, variant.c_str(),
+                samples[samples.size() * 99 / 100]);
+}
+
+/// Each sample is the mean of so many in a row: the clock alone takes some twenty nanoseconds.
+template <class Once>
+void sample(unsigned round, const std::string& variant, const options& how, unsigned in_a_row,
+            Once&& once) {
+    std::vector<double> samples;
+    for (unsigned left = how.samples / 10 + 1; left != 0; --left) {  // warm
+        once();
+    }
+    for (unsigned left = how.samples; left != 0; --left) {
+        const std::uint64_t begin = now_ns();
+        for (unsigned more = 0; more < in_a_row; ++more) {
+            once();
+        }
+        samples.push_back(static_cast<double>(now_ns() - begin) / in_a_row);
+    }
+    print(round, variant, samples);
+}
+
+void run_threads(const options& how) {
+    pin(first_cpu);
+    in_rings rings;
+    in_shared_memory copied(false), borrowed(true);
+    calling calls;
+    std::byte copies[fixture_bytes + answer_bytes];
+    const auto variant = [&](unsigned which, unsigned round) {
+        switch (which) {
+        case 0:
+            return sample(round, "memcpy of 868 and 40 bytes", how, 32, [&] {
+                std::memcpy(copies, fixture, fixture_bytes);
+                keep(copies);
+                std::memcpy(copies + fixture_bytes, fixture, answer_bytes);
+                keep(copies);
+            });
+        case 1:
+            return sample(round, "rings", how, 32, [&] { round_trip(rings, false); });
+        case 2:
+            return sample(round, "rings, encoded in place", how, 32,
+                          [&] { round_trip(rings, true); });
+        case 3:
+            return sample(round, "shared memory", how, 32, [&] { round_trip(copied, false); });
+        case 4:
+            return sample(round, "shared memory, borrowed", how, 32,
+                          [&] { round_trip(borrowed, false); });
+        case 5:
+            return sample(round, "copy and call", how, 32, [] { copy_and_call(); });
+        case 6:
+            return sample(round, "call and dispatch", how, 32, [&] { calls.one_by_one(1); });
+        case 7:
+            return sample(round, "8 calls one by one", how, 8, [&] { calls.one_by_one(8); });
+        default:
+            return sample(round, "8 calls in a batch", how, 8, [&] { calls.in_a_batch(); });
+        }
+    };
+    for (unsigned round = 0; round < how.rounds; ++round) {
+        for (unsigned at = 0; at < 9; ++at) {
+            variant((at + round) % 9, round);
+        }
+    }
+}
+
+// ---- two processes
+
+/// Words that two processes hand to and fro.
+struct handed {
+    alignas(128) netio::detail::atomic<std::uint32_t> there;
+    alignas(128) netio::detail::atomic<std::uint32_t> back;
+    alignas(128) netio::detail::atomic<std::uint32_t> wanted;    // what the other side does
+    alignas(128) netio::detail::atomic<std::uint32_t> doing;
+};
+
+enum class doing : std::uint32_t { nothing, line, word_futex, spinning, sleeping, over };
+
+template <class Done>
+void spin_for(const Done& done) {
+    while (!done()) {
+        netio::default_shm::relax();
+    }
+}
+
+void answer_lines(handed& words) {
+    std::uint32_t seen = words.there.load(netio::detail::ordering::acquire);
+    while (words.wanted.load(netio::detail::ordering::relaxed) ==
+           static_cast<std::uint32_t>(doing::line)) {
+        const std::uint32_t now = words.there.load(netio::detail::ordering::acquire);
+        if (now != seen) {
+            seen = now;
+            words.back.store(now, netio::detail::ordering::release);
+        }
+    }
+}
+
+void answer_futexes(handed& words) {
+    std::uint32_t seen = words.there.load(netio::detail::ordering::acquire);
+    while (words.wanted.load(netio::detail::ordering::relaxed) ==
+           static_cast<std::uint32_t>(doing::word_futex)) {
+        netio::shm_sys::sleep(words.there, seen, 50'000'000);
+        const std::uint32_t now = words.there.load(netio::detail::ordering::acquire);
+        if (now != seen) {
+            seen = now;
+            words.back.store(now, netio::detail::ordering::release);
+            netio::shm_sys::wake(words.back);
+        }
+    }
+}
+
+[[noreturn]] void serve(handed& words, netio::shm_link& made) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    pin(first_cpu);
+    std::vector<std::byte> inbox(netio::shm_layout{}.longest());
+    netio::shm_link link;
+    must(static_cast<bool>(link.open(::dup(static_cast<int>(made.handle())), inbox)), "no segment");
+    for (;;) {
+        const auto now = static_cast<doing>(words.wanted.load(netio::detail::ordering::acquire));
+        words.doing.store(static_cast<std::uint32_t>(now), netio::detail::ordering::release);
+        switch (now) {
+        case doing::over:
+            std::_Exit(0);
+        case doing::line:
+            answer_lines(words);
+            break;
+        case doing::word_futex:
+            answer_futexes(words);
+            break;
+        case doing::spinning:
+            answer(link);
+            break;
+        case doing::sleeping:
+            link.wait(50);
+            answer(link);
+            break;
+        default:
+            netio::default_shm::relax();
+        }
+    }
+}
+
+void want(handed& words, doing what) {
+    words.wanted.store(static_cast<std::uint32_t>(what), netio::detail::ordering::release);
+    spin_for([&] {
+        return words.doing.load(netio::detail::ordering::acquire) ==
+               static_cast<std::uint32_t>(what);
+    });
+}
+
+void run_processes(const options& how) {
+    auto& words = *static_cast<handed*>(
+        ::mmap(nullptr, sizeof(handed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    std::vector<std::byte> inbox(netio::shm_layout{}.longest());
+    netio::shm_link link;
+    must(static_cast<bool>(link.create(inbox)), "no segment");
+    const pid_t child = ::fork();
+    if (child == 0) {
+        serve(words, link);
+    }
+    must(child > 0, "fork");
+    must(static_cast<bool>(link.watch(static_cast<std::uint32_t>(child))), "watch");
+    pin(last_cpu);
+    std::uint32_t count = 0;
+    const auto variant = [&](unsigned which, unsigned round) {
+        switch (which) {
+        case 0:
+            want(words, doing::line);
+            return sample(round, "cache line to the other CPU and back", how, 8, [&] {
+                words.there.store(++count, netio::detail::ordering::release);
+                spin_for([&] {
+                    return words.back.load(netio::detail::ordering::acquire) == count;
+                });
+            });
+        case 1:
+            want(words, doing::spinning);
+            return sample(round, "shared memory, both spin", how, 8, [&] {
+                ask(link, false);
+                spin_for([&] { return hear(link); });
+            });
+        case 2:
+            want(words, doing::word_futex);
+            return sample(round, "bare futex to the other CPU and back", how, 1, [&] {
+                words.there.store(++count, netio::detail::ordering::release);
+                netio::shm_sys::wake(words.there);
+                std::uint32_t got = 0;
+                while ((got = words.back.load(netio::detail::ordering::acquire)) != count) {
+                    netio::shm_sys::sleep(words.back, got, 50'000'000);
+                }
+            });
+        default:
+            want(words, doing::sleeping);
+            return sample(round, "shared memory, both sleep", how, 1, [&] {
+                ask(link, false);
+                while (!hear(link)) {
+                    must(link.wait(50) != netio::shm_event::peer_gone, "the other process ended");
+                }
+            });
+        }
+    };
+    for (unsigned round = 0; round < how.rounds; ++round) {
+        for (unsigned at = 0; at < 4; ++at) {
+            variant((at + round) % 4, round);
+        }
+    }
+    want(words, doing::nothing);
+    words.wanted.store(static_cast<std::uint32_t>(doing::over), netio::detail::ordering::release);
+    ::waitpid(child, nullptr, 0);
+}
+
+bool parse(int count, char** words, options& out) {
+    out.what = count > 1 ? words[1] : "";
+    for (int at = 2; at + 1 < count; at += 2) {
+        const std::string flag = words[at];
+        unsigned& to = flag == "--rounds" ? out.rounds : out.samples;
+        to = static_cast<unsigned>(std::atoi(words[at + 1]));
+        if ((flag != "--rounds" && flag != "--samples") || to == 0) {
+            return false;
+        }
+    }
+    return count % 2 == 0 && (out.what == "thread" || out.what == "process");
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+    options how;
+    if (!parse(count, words, how)) {
+        std::fputs("usage: rpc thread|process [--rounds N] [--samples N]\n", stderr);
+        return 2;
+    }
+    ::alarm(most_seconds);
+    find_cpus();
+    make_fixture();
+    how.what == "thread" ? run_threads(how) : run_processes(how);
+    return 0;
+}
