@@ -351,7 +351,7 @@ TEST_CASE("shm ring: each rule of the peer's words, broken, ends the link for go
     CHECK(ends([](shm_page&, netio::shm_word* ring) { ring[4].store(1u << 31 | 8); }));
 }
 
-TEST_CASE("shm ring: a record across the end, and a second skip, are refused") {
+TEST_CASE("shm ring: a record across an end, of the ring or of what is committed, is not given") {
     shm_box box({128, 0});
     for (int count = 0; count < 5; ++count) {
         REQUIRE(box.put(0, std::string(8, 'x')));
@@ -366,6 +366,14 @@ TEST_CASE("shm ring: a record across the end, and a second skip, are refused") {
         ring[20].store(1u << 31);
         ring[0].store(1u << 31);
         box.page().rings[0].tail.store(80 + 128);
+    }
+    SUBCASE("past what is committed") {
+        ring[20].store(9);  // 24 bytes, of which 16 are there
+        box.page().rings[0].tail.store(80 + 16);
+    }
+    SUBCASE("a skip past what is committed") {
+        ring[20].store(1u << 31);
+        box.page().rings[0].tail.store(80 + 16);
     }
     SUBCASE("nothing behind a skip") {
         ring[20].store(1u << 31);
