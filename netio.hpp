@@ -3449,7 +3449,7 @@ private:
     NETIO_WRAPS bool look() noexcept {
         const std::uint32_t head = shared_->head.load(detail::ordering::acquire);
         broken_ = head % 8 != 0 || at_ - head > at_ - seen_;
-        seen_ = broken_ ? seen_ : head;
+        seen_ = head;
         return !broken_;
     }
 
