@@ -5654,6 +5654,27 @@ NETIO_INLINE bool text_before(std::string_view left, std::string_view right) noe
     return left < right;
 }
 
+/// Equality of short names, without a call for 4 to 16 bytes.
+NETIO_INLINE bool same_text(std::string_view left, std::string_view right) noexcept {
+    const std::size_t count = left.size();
+    if (count != right.size()) {
+        return false;
+    }
+    const std::byte* const at = as_bytes(left).data();
+    const std::byte* const other = as_bytes(right).data();
+    if (count >= 8 && count <= 16) {
+        return load_native<std::uint64_t>(at) == load_native<std::uint64_t>(other) &&
+               load_native<std::uint64_t>(at + count - 8) ==
+                   load_native<std::uint64_t>(other + count - 8);
+    }
+    if (count >= 4 && count < 8) {
+        return load_native<std::uint32_t>(at) == load_native<std::uint32_t>(other) &&
+               load_native<std::uint32_t>(at + count - 4) ==
+                   load_native<std::uint32_t>(other + count - 4);
+    }
+    return left == right;
+}
+
 /// memcpy for the short pieces of an envelope: without a call up to 16 bytes.
 NETIO_INLINE void copy_piece(std::byte* to, bytes from) noexcept {
     const std::size_t count = from.size();
@@ -7033,23 +7054,14 @@ struct account {
     }
 };
 
+/// Bytes of a checked value by its tag; what has a size of its own has that besides. 0: it is a
+/// list or a map.
+inline constexpr std::uint8_t tag_bytes[] = {1, 2, 9, 9, 5, 0, 0, 1, 5, 5};
+
 /// Bytes of a checked value without items of its own; 0: it is a list or a map.
 NETIO_INLINE std::size_t scalar_bytes(const std::byte* at) noexcept {
-    switch (static_cast<value_tag>(*at)) {
-    case value_tag::list:
-    case value_tag::map:
-        return 0;
-    case value_tag::null_value:
-    case value_tag::secret:
-        return 1;
-    case value_tag::boolean:
-        return 2;
-    case value_tag::integer:
-    case value_tag::real:
-        return 9;
-    default:
-        return 5 + std::size_t{load_little<std::uint32_t>(at + 1)};
-    }
+    const std::size_t size = tag_bytes[std::to_integer<std::size_t>(*at)];
+    return size != 5 ? size : size + load_little<std::uint32_t>(at + 1);
 }
 
 /// Adds what one checked value weighs, all inside of it included; its paths go to `seen`. A
@@ -7104,7 +7116,6 @@ NETIO_INLINE void weigh_value(reader<false>& in, weight& sum, Seen& seen) noexce
         seen.path(read_text(in.at + 1));
     }
     ++sum.nodes;
-    sum.depth = sum.depth != 0 ? sum.depth : 1;
     in.at += size;
 }
 
@@ -7137,11 +7148,13 @@ struct sees_nothing {
 template <class Seen>
 weight weigh(const argument_list& arguments, Seen& seen) noexcept {
     weight sum;
+    bool any_value = false;
     detail::reader<false> in{arguments.data(), nullptr};
     for (std::uint32_t left = arguments.size(); left != 0; --left) {
         const std::byte* const begin = in.at;
         if (static_cast<argument_tag>(*begin) == argument_tag::value) {
             ++in.at;
+            any_value = true;
             detail::weigh_value(in, sum, seen);
         } else {
             detail::walk_argument(in);
@@ -7152,8 +7165,9 @@ weight weigh(const argument_list& arguments, Seen& seen) noexcept {
         }
         const auto size = static_cast<std::uint64_t>(in.at - begin);
         sum.value_bytes = sum.value_bytes > size ? sum.value_bytes : size;
-        sum.bytes += size;
     }
+    sum.bytes = arguments.empty() ? 0 : static_cast<std::uint64_t>(in.at - arguments.data());
+    sum.depth = sum.depth == 0 && any_value ? 1 : sum.depth;
     return sum;
 }
 
@@ -7163,6 +7177,7 @@ weight weigh(const value& of, Seen& seen) noexcept {
     weight sum;
     detail::reader<false> in{of.wire_begin(), nullptr};
     detail::weigh_value(in, sum, seen);
+    sum.depth = sum.depth != 0 ? sum.depth : 1;
     sum.bytes = static_cast<std::uint64_t>(in.at - of.wire_begin()) + 1;
     sum.value_bytes = sum.bytes;
     return sum;
@@ -7279,6 +7294,65 @@ inline constexpr std::uint32_t piece_classes_max = 4;
 
 namespace detail {
 
+/// Pieces of one size: last given, first taken; those never used are handed out by a counter, so
+/// nothing is touched before its first take.
+class piece_pool {
+public:
+    void attach(std::byte* data, std::uint32_t* links, const piece_class& of) noexcept {
+        data_ = data;
+        links_ = links;
+        count_ = of.count;
+        piece_bytes_ = of.piece_bytes;
+    }
+    /// none_index, counted as refused: all are in use.
+    std::uint32_t take() noexcept {
+        std::uint32_t index = free_ - 1;
+        if (NETIO_LIKELY(free_ != 0)) {
+            free_ = links_[index];
+        } else if (fresh_ != count_) {
+            index = fresh_++;
+        } else {
+            ++refused_;
+            return none_index;
+        }
+        links_[index] = link_taken;
+        high_water_ = ++in_use_ > high_water_ ? in_use_ : high_water_;
+        return index;
+    }
+    void give(std::uint32_t index) noexcept {
+        NETIO_ASSERT_SLOW(taken(index));
+        links_[index] = free_;
+        free_ = index + 1;
+        --in_use_;
+    }
+    std::byte* data(std::uint32_t index) const noexcept {
+        NETIO_ASSERT_SLOW(taken(index));
+        return data_ + std::size_t{piece_bytes_} * index;
+    }
+    std::uint32_t piece_bytes() const noexcept { return piece_bytes_; }
+    std::uint32_t count() const noexcept { return count_; }
+    pool_stats stats() const noexcept {
+        return {"rpc pieces", count_, in_use_, high_water_, refused_};
+    }
+
+private:
+    static constexpr std::uint32_t link_taken = 0xFFFFFFFF;
+
+    bool taken(std::uint32_t index) const noexcept {
+        return index < fresh_ && links_[index] == link_taken;
+    }
+
+    std::byte* data_ = nullptr;
+    std::uint32_t* links_ = nullptr;    // index + 1 of the next free one, or link_taken
+    std::uint32_t count_ = 0;
+    std::uint32_t piece_bytes_ = 0;
+    std::uint32_t free_ = 0;
+    std::uint32_t fresh_ = 0;
+    std::uint32_t in_use_ = 0;
+    std::uint32_t high_water_ = 0;
+    std::uint64_t refused_ = 0;
+};
+
 /// Bytes that outlive a call, each in one contiguous piece of the smallest size that holds them and
 /// has one free. One thread.
 ///
@@ -7309,8 +7383,7 @@ public:
             NETIO_ASSERT(one.piece_bytes % 64 == 0);
             std::byte* const links = memory + room.take(one.count, sizeof(std::uint32_t), 64);
             std::byte* const data = memory + room.take(one.count, one.piece_bytes, 64);
-            pools_[at].attach(data, reinterpret_cast<std::uint32_t*>(links), one.count,
-                              one.piece_bytes, one.count, 0, false);
+            pools_[at].attach(data, reinterpret_cast<std::uint32_t*>(links), one);
         }
         bytes_max_ = count_ != 0 ? classes.back().piece_bytes : 0;
     }
@@ -7323,8 +7396,8 @@ public:
     std::uint32_t take(std::size_t bytes_wanted, bool for_message = false) noexcept {
         for (std::uint32_t at = 0; at < count_; ++at) {
             const bool may = !for_message || messages_[at] < (pools_[at].count() + 1) / 2;
-            if (bytes_wanted <= pools_[at].buffer_bytes() && may) {
-                const std::uint32_t index = pools_[at].take(side::input);
+            if (bytes_wanted <= pools_[at].piece_bytes() && may) {
+                const std::uint32_t index = pools_[at].take();
                 if (NETIO_LIKELY(index != none_index)) {
                     messages_[at] += for_message ? 1 : 0;
                     return at << class_shift | index;
@@ -7339,7 +7412,13 @@ public:
     }
     /// Is it of a size that holds so many bytes?
     bool holds(std::uint32_t piece, std::size_t bytes_wanted) const noexcept {
-        return bytes_wanted <= pools_[piece >> class_shift].buffer_bytes();
+        return bytes_wanted <= pools_[piece >> class_shift].piece_bytes();
+    }
+    /// And of no larger one than such a take asks for first?
+    bool is_made_for(std::uint32_t piece, std::size_t bytes_wanted) const noexcept {
+        const std::uint32_t at = piece >> class_shift;
+        return holds(piece, bytes_wanted) &&
+               (at == 0 || bytes_wanted > pools_[at - 1].piece_bytes());
     }
     /// A piece with a copy of `from` in it, or none_index.
     std::uint32_t keep(bytes from) noexcept {
@@ -7357,7 +7436,7 @@ public:
         } else {
             wipe(at, dirty_bytes);
         }
-        pool_of(piece).give(index_of(piece), side::input, 0);
+        pools_[piece >> class_shift].give(index_of(piece));
     }
     std::byte* data(std::uint32_t piece) const noexcept {
         return pools_[piece >> class_shift].data(index_of(piece));
@@ -7367,9 +7446,7 @@ public:
     /// Of each size: pieces in all, in use, the most in use at once, and how often none was free.
     pool_stats stats(std::uint32_t at) const noexcept {
         NETIO_ASSERT(at < count_);
-        pool_stats out = pools_[at].stats(side::input);
-        out.name = "rpc pieces";
-        return out;
+        return pools_[at].stats();
     }
 
 private:
@@ -7378,15 +7455,11 @@ private:
     static constexpr std::uint32_t index_of(std::uint32_t piece) noexcept {
         return piece & ((1u << class_shift) - 1);
     }
-    buffer_pool& pool_of(std::uint32_t piece) noexcept {
-        NETIO_ASSERT(piece >> class_shift < count_);
-        return pools_[piece >> class_shift];
-    }
 
     std::uint32_t count_ = 0;
     std::uint32_t bytes_max_ = 0;
     std::uint32_t messages_[piece_classes_max] = {};
-    buffer_pool pools_[piece_classes_max];
+    piece_pool pools_[piece_classes_max];
 };
 
 }  // namespace detail
@@ -28120,12 +28193,17 @@ private:
     bool has_place(const detail::lane_entry& of) const noexcept {
         return of.pending < of.calls_max && of.unreported < of.calls_max;
     }
-    settled what_of(std::uint32_t index) const noexcept;
+    answer<settled> what_of(std::uint32_t index) const noexcept;
     void need(std::uint32_t job, std::uint32_t needed, std::uint32_t& last) noexcept;
     void drop_edges(detail::promise_entry& of) noexcept;
     void unlink_waiter(const detail::edge_entry& edge) noexcept;
     void count_refused(const checked_call& what) noexcept;
-    std::uint32_t take_piece(std::size_t bytes_wanted) noexcept;
+    std::uint32_t take_piece(std::size_t bytes_wanted) noexcept {
+        const std::uint32_t piece = store_.take(bytes_wanted);
+        return NETIO_LIKELY(piece != none_index) ? piece : take_piece_of_settled(bytes_wanted);
+    }
+    std::uint32_t take_piece_of_settled(std::size_t bytes_wanted) noexcept;
+    std::uint32_t piece_for_result(detail::promise_entry& of, std::size_t bytes_wanted) noexcept;
     void mark_arguments(const call_arguments& with, std::uint32_t count) noexcept;
     std::uint32_t oldest_unmarked(std::size_t bytes_wanted) const noexcept;
     bool is_lent(const detail::promise_entry& of) const noexcept;
@@ -28351,7 +28429,7 @@ inline std::uint32_t kernel::method_named(std::uint32_t provider,
                                           std::string_view name) const noexcept {
     const std::span<const method> all = methods_of(providers_[provider]);
     for (std::uint32_t at = 0; at < all.size(); ++at) {
-        if (all[at].name == name) {
+        if (detail::same_text(all[at].name, name)) {
             return at;
         }
     }
@@ -28906,7 +28984,7 @@ inline void kernel::argument_watch::promise(std::uint64_t number) const noexcept
 }
 
 /// Everything that may refuse a call, in the order that `call` promises. Changes nothing.
-inline answer<void> kernel::check(lane_id lane, capability target, std::string_view method,
+NETIO_INLINE answer<void> kernel::check(lane_id lane, capability target, std::string_view method,
                                   const call_arguments& with, checked_call& out) const noexcept {
     if (!with.arguments) {
         return rpc_code::invalid_argument;
@@ -29022,11 +29100,7 @@ inline bool kernel::is_lent(const detail::promise_entry& of) const noexcept {
 }
 
 /// A piece, if need be of a settled promise that is forgotten for it. Marks are as they were made.
-inline std::uint32_t kernel::take_piece(std::size_t bytes_wanted) noexcept {
-    const std::uint32_t piece = store_.take(bytes_wanted);
-    if (NETIO_LIKELY(piece != none_index)) {
-        return piece;
-    }
+inline std::uint32_t kernel::take_piece_of_settled(std::size_t bytes_wanted) noexcept {
     const std::uint32_t oldest = oldest_unmarked(bytes_wanted);
     if (oldest == none_index) {
         return none_index;
@@ -29099,7 +29173,7 @@ inline answer<promise_id> kernel::call(lane_id lane, capability target, std::str
 }
 
 /// Charges a call that nothing refuses any more, and makes its promise.
-inline std::uint32_t kernel::queue(checked_call& what, std::uint32_t piece,
+NETIO_INLINE std::uint32_t kernel::queue(checked_call& what, std::uint32_t piece,
                                    const call_arguments& with) noexcept {
     detail::capability_entry& target = capabilities_[what.capability];
     detail::lane_entry& lane = lanes_[what.lane];
@@ -29256,10 +29330,14 @@ inline void kernel::push_to_provider(std::uint32_t job) noexcept {
 /// no more than are to be run, for the same reason.
 inline void kernel::credit_lanes(std::uint32_t jobs_max) noexcept {
     for (std::uint32_t left = jobs_max; left != 0 && !busy_lanes_.empty();) {
-        const std::uint32_t at = pop_busy(busy_lanes_, lanes_);
+        const std::uint32_t at = busy_lanes_.first - 1;
         const std::uint32_t job = pop_job(lanes_[at].ready);
-        if (!lanes_[at].ready.empty()) {
-            push_busy(busy_lanes_, lanes_, at);
+        const bool has_more = !lanes_[at].ready.empty();
+        if (!has_more || busy_lanes_.first != busy_lanes_.last) {
+            pop_busy(busy_lanes_, lanes_);
+            if (has_more) {  // behind the others
+                push_busy(busy_lanes_, lanes_, at);
+            }
         }
         if (state_of(job) == promise_state::pending) {
             push_to_provider(job);
@@ -29433,7 +29511,7 @@ inline bool kernel::paths_inside(const detail::promise_entry& of,
 }
 
 /// False: it was not made.
-inline bool kernel::run(std::uint32_t job) noexcept {
+NETIO_INLINE bool kernel::run(std::uint32_t job) noexcept {
     detail::promise_entry& made = promises_[job];
     bytes text;
     if (const answer<void> may = check_again(made, text); NETIO_UNLIKELY(!may)) {
@@ -29455,13 +29533,15 @@ inline bool kernel::run(std::uint32_t job) noexcept {
         settle_followers();
     }
     if (one.replied_) {  // nothing of a result stays where it was written
-        netio::wipe(memory_ + layout_.scratch, reply_.written());
+        const std::size_t written = reply_.written();
+        std::byte* const scratch = memory_ + layout_.scratch;
+        written <= 64 ? netio::wipe(scratch, 64) : netio::wipe(scratch, written);
     }
     return true;
 }
 
 /// What came of a call.
-inline void kernel::finish(std::uint32_t job, const invocation& made) noexcept {
+NETIO_INLINE void kernel::finish(std::uint32_t job, const invocation& made) noexcept {
     if (made.failed_) {
         settle_rejected(job, rpc_code::provider,
                         as_bytes(std::string_view(made.failure_, made.failure_bytes_)));
@@ -29483,6 +29563,21 @@ inline void kernel::finish(std::uint32_t job, const invocation& made) noexcept {
 
 // ---- settling
 
+/// That of the arguments, which are not needed any more, if it is one for such a result; else
+/// another one.
+inline std::uint32_t kernel::piece_for_result(detail::promise_entry& of,
+                                              std::size_t bytes_wanted) noexcept {
+    if (of.piece == 0 || !store_.is_made_for(of.piece - 1, bytes_wanted) || is_lent(of)) {
+        return take_piece(bytes_wanted);
+    }
+    const std::uint32_t piece = of.piece - 1;
+    if (of.bytes_count > bytes_wanted) {
+        netio::wipe(store_.data(piece) + bytes_wanted, of.bytes_count - bytes_wanted);
+    }
+    of.piece = 0;  // not to be given back with them
+    return piece;
+}
+
 /// Resolved with one value, which is charged to whom the call was charged to; false: that is too
 /// much, or has no place, and so it was rejected.
 inline bool kernel::settle_result(std::uint32_t index, const value& with) noexcept {
@@ -29493,17 +29588,17 @@ inline bool kernel::settle_result(std::uint32_t index, const value& with) noexce
     const bool is_call = of.kind == promise_kind::call;
     const bool affordable = lane.spent.affords(0, more) &&
                             (!is_call || affords(capabilities_[of.capability], 0, more));
+    const auto size = static_cast<std::size_t>(more.bytes);
     ++search_;  // no settled promise is marked
     lent_[0] = lent_[1] = with.wire_begin();
-    const std::uint32_t piece =
-        affordable ? take_piece(static_cast<std::size_t>(more.bytes)) : none_index;
+    const std::uint32_t piece = affordable ? piece_for_result(of, size) : none_index;
     if (piece == none_index) {
         settle_rejected(index, rpc_code::budget_exceeded, {});
         return false;
     }
     std::byte* const to = store_.data(piece);
     to[0] = static_cast<std::byte>(argument_tag::value);
-    detail::copy_piece(to + 1, {with.wire_begin(), static_cast<std::size_t>(more.bytes - 1)});
+    detail::copy_piece(to + 1, {with.wire_begin(), size - 1});
     lane.spent.charge(0, more);
     if (is_call) {
         charge(capabilities_[of.capability], 0, more);
@@ -29532,7 +29627,7 @@ inline void kernel::settle_rejected(std::uint32_t index, rpc_code code, bytes te
 }
 
 /// A pending promise's lane, capability, arguments and edges are given back.
-inline void kernel::end_job(std::uint32_t index, bool was_made) noexcept {
+NETIO_INLINE void kernel::end_job(std::uint32_t index, bool was_made) noexcept {
     detail::promise_entry& of = promises_[index];
     give_piece(of.piece, of.bytes_count);
     of.bytes_count = 0;
@@ -29552,7 +29647,7 @@ inline void kernel::end_job(std::uint32_t index, bool was_made) noexcept {
 }
 
 /// The one transition there is.
-inline void kernel::settle(std::uint32_t index, promise_state state) noexcept {
+NETIO_INLINE void kernel::settle(std::uint32_t index, promise_state state) noexcept {
     detail::promise_entry& of = promises_[index];
     NETIO_ASSERT(state_of(index) == promise_state::pending);
     of.state = state;
@@ -29809,21 +29904,22 @@ inline answer<settled> kernel::look(promise_id which) const noexcept {
     return what_of(index);
 }
 
-inline settled kernel::what_of(std::uint32_t index) const noexcept {
+inline answer<settled> kernel::what_of(std::uint32_t index) const noexcept {
     const detail::promise_entry& of = promises_[index];
-    settled out;
+    answer<settled> made{settled{}};
+    settled& out = made.value;
     out.state = of.state;
     out.word = of.word;
     out.flags = of.flags;
     out.promise = {name_of(promises_, index)};
     if (out.state == promise_state::resolved) {
-        out.value = value_of(index);
         out.argument = kept_bytes(of);
+        out.value = value(out.argument.data() + 1);
     } else if (out.state == promise_state::rejected) {
         out.code = of.code;
         out.text = of.piece != 0 ? as_text(kept_bytes(of)) : code_text(out.code);
     }
-    return out;
+    return made;
 }
 
 inline answer<settled> kernel::await(promise_id which) noexcept {
@@ -29835,19 +29931,20 @@ inline answer<settled> kernel::await(promise_id which) noexcept {
         return rpc_code::invalid_argument;
     }
     detail::promise_entry& of = promises_[index];
-    if (of.waiters++ == 0) {  // not to be forgotten before it was looked at
-        unkeep(of);
+    if (of.state != promise_state::pending) {
+        return what_of(index);
     }
-    while (state_of(index) == promise_state::pending && step(0xFFFFFFFF) != 0) {
+    ++of.waiters;  // not to be forgotten before it was looked at
+    while (of.state == promise_state::pending && step(0xFFFFFFFF) != 0) {
     }
     tell_drops();
     trim();
     --of.waiters;
-    keep_if_settled(index);
-    if (state_of(index) == promise_state::pending) {
+    if (of.state == promise_state::pending) {
         return rpc_code::unresolvable_promise;
     }
-    return look(which);
+    keep_if_settled(index);
+    return NETIO_LIKELY(!of.is_let_go) ? what_of(index) : look(which);
 }
 
 inline answer<void> kernel::forget(promise_id which) noexcept {

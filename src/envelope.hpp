@@ -297,6 +297,27 @@ NETIO_INLINE bool text_before(std::string_view left, std::string_view right) noe
     return left < right;
 }
 
+/// Equality of short names, without a call for 4 to 16 bytes.
+NETIO_INLINE bool same_text(std::string_view left, std::string_view right) noexcept {
+    const std::size_t count = left.size();
+    if (count != right.size()) {
+        return false;
+    }
+    const std::byte* const at = as_bytes(left).data();
+    const std::byte* const other = as_bytes(right).data();
+    if (count >= 8 && count <= 16) {
+        return load_native<std::uint64_t>(at) == load_native<std::uint64_t>(other) &&
+               load_native<std::uint64_t>(at + count - 8) ==
+                   load_native<std::uint64_t>(other + count - 8);
+    }
+    if (count >= 4 && count < 8) {
+        return load_native<std::uint32_t>(at) == load_native<std::uint32_t>(other) &&
+               load_native<std::uint32_t>(at + count - 4) ==
+                   load_native<std::uint32_t>(other + count - 4);
+    }
+    return left == right;
+}
+
 /// memcpy for the short pieces of an envelope: without a call up to 16 bytes.
 NETIO_INLINE void copy_piece(std::byte* to, bytes from) noexcept {
     const std::size_t count = from.size();

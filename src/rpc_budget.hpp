@@ -73,23 +73,14 @@ struct account {
     }
 };
 
+/// Bytes of a checked value by its tag; what has a size of its own has that besides. 0: it is a
+/// list or a map.
+inline constexpr std::uint8_t tag_bytes[] = {1, 2, 9, 9, 5, 0, 0, 1, 5, 5};
+
 /// Bytes of a checked value without items of its own; 0: it is a list or a map.
 NETIO_INLINE std::size_t scalar_bytes(const std::byte* at) noexcept {
-    switch (static_cast<value_tag>(*at)) {
-    case value_tag::list:
-    case value_tag::map:
-        return 0;
-    case value_tag::null_value:
-    case value_tag::secret:
-        return 1;
-    case value_tag::boolean:
-        return 2;
-    case value_tag::integer:
-    case value_tag::real:
-        return 9;
-    default:
-        return 5 + std::size_t{load_little<std::uint32_t>(at + 1)};
-    }
+    const std::size_t size = tag_bytes[std::to_integer<std::size_t>(*at)];
+    return size != 5 ? size : size + load_little<std::uint32_t>(at + 1);
 }
 
 /// Adds what one checked value weighs, all inside of it included; its paths go to `seen`. A
@@ -144,7 +135,6 @@ NETIO_INLINE void weigh_value(reader<false>& in, weight& sum, Seen& seen) noexce
         seen.path(read_text(in.at + 1));
     }
     ++sum.nodes;
-    sum.depth = sum.depth != 0 ? sum.depth : 1;
     in.at += size;
 }
 
@@ -177,11 +167,13 @@ struct sees_nothing {
 template <class Seen>
 weight weigh(const argument_list& arguments, Seen& seen) noexcept {
     weight sum;
+    bool any_value = false;
     detail::reader<false> in{arguments.data(), nullptr};
     for (std::uint32_t left = arguments.size(); left != 0; --left) {
         const std::byte* const begin = in.at;
         if (static_cast<argument_tag>(*begin) == argument_tag::value) {
             ++in.at;
+            any_value = true;
             detail::weigh_value(in, sum, seen);
         } else {
             detail::walk_argument(in);
@@ -192,8 +184,9 @@ weight weigh(const argument_list& arguments, Seen& seen) noexcept {
         }
         const auto size = static_cast<std::uint64_t>(in.at - begin);
         sum.value_bytes = sum.value_bytes > size ? sum.value_bytes : size;
-        sum.bytes += size;
     }
+    sum.bytes = arguments.empty() ? 0 : static_cast<std::uint64_t>(in.at - arguments.data());
+    sum.depth = sum.depth == 0 && any_value ? 1 : sum.depth;
     return sum;
 }
 
@@ -203,6 +196,7 @@ weight weigh(const value& of, Seen& seen) noexcept {
     weight sum;
     detail::reader<false> in{of.wire_begin(), nullptr};
     detail::weigh_value(in, sum, seen);
+    sum.depth = sum.depth != 0 ? sum.depth : 1;
     sum.bytes = static_cast<std::uint64_t>(in.at - of.wire_begin()) + 1;
     sum.value_bytes = sum.bytes;
     return sum;

@@ -590,12 +590,17 @@ private:
     bool has_place(const detail::lane_entry& of) const noexcept {
         return of.pending < of.calls_max && of.unreported < of.calls_max;
     }
-    settled what_of(std::uint32_t index) const noexcept;
+    answer<settled> what_of(std::uint32_t index) const noexcept;
     void need(std::uint32_t job, std::uint32_t needed, std::uint32_t& last) noexcept;
     void drop_edges(detail::promise_entry& of) noexcept;
     void unlink_waiter(const detail::edge_entry& edge) noexcept;
     void count_refused(const checked_call& what) noexcept;
-    std::uint32_t take_piece(std::size_t bytes_wanted) noexcept;
+    std::uint32_t take_piece(std::size_t bytes_wanted) noexcept {
+        const std::uint32_t piece = store_.take(bytes_wanted);
+        return NETIO_LIKELY(piece != none_index) ? piece : take_piece_of_settled(bytes_wanted);
+    }
+    std::uint32_t take_piece_of_settled(std::size_t bytes_wanted) noexcept;
+    std::uint32_t piece_for_result(detail::promise_entry& of, std::size_t bytes_wanted) noexcept;
     void mark_arguments(const call_arguments& with, std::uint32_t count) noexcept;
     std::uint32_t oldest_unmarked(std::size_t bytes_wanted) const noexcept;
     bool is_lent(const detail::promise_entry& of) const noexcept;
@@ -821,7 +826,7 @@ inline std::uint32_t kernel::method_named(std::uint32_t provider,
                                           std::string_view name) const noexcept {
     const std::span<const method> all = methods_of(providers_[provider]);
     for (std::uint32_t at = 0; at < all.size(); ++at) {
-        if (all[at].name == name) {
+        if (detail::same_text(all[at].name, name)) {
             return at;
         }
     }
@@ -1376,7 +1381,7 @@ inline void kernel::argument_watch::promise(std::uint64_t number) const noexcept
 }
 
 /// Everything that may refuse a call, in the order that `call` promises. Changes nothing.
-inline answer<void> kernel::check(lane_id lane, capability target, std::string_view method,
+NETIO_INLINE answer<void> kernel::check(lane_id lane, capability target, std::string_view method,
                                   const call_arguments& with, checked_call& out) const noexcept {
     if (!with.arguments) {
         return rpc_code::invalid_argument;
@@ -1492,11 +1497,7 @@ inline bool kernel::is_lent(const detail::promise_entry& of) const noexcept {
 }
 
 /// A piece, if need be of a settled promise that is forgotten for it. Marks are as they were made.
-inline std::uint32_t kernel::take_piece(std::size_t bytes_wanted) noexcept {
-    const std::uint32_t piece = store_.take(bytes_wanted);
-    if (NETIO_LIKELY(piece != none_index)) {
-        return piece;
-    }
+inline std::uint32_t kernel::take_piece_of_settled(std::size_t bytes_wanted) noexcept {
     const std::uint32_t oldest = oldest_unmarked(bytes_wanted);
     if (oldest == none_index) {
         return none_index;
@@ -1569,7 +1570,7 @@ inline answer<promise_id> kernel::call(lane_id lane, capability target, std::str
 }
 
 /// Charges a call that nothing refuses any more, and makes its promise.
-inline std::uint32_t kernel::queue(checked_call& what, std::uint32_t piece,
+NETIO_INLINE std::uint32_t kernel::queue(checked_call& what, std::uint32_t piece,
                                    const call_arguments& with) noexcept {
     detail::capability_entry& target = capabilities_[what.capability];
     detail::lane_entry& lane = lanes_[what.lane];
@@ -1726,10 +1727,14 @@ inline void kernel::push_to_provider(std::uint32_t job) noexcept {
 /// no more than are to be run, for the same reason.
 inline void kernel::credit_lanes(std::uint32_t jobs_max) noexcept {
     for (std::uint32_t left = jobs_max; left != 0 && !busy_lanes_.empty();) {
-        const std::uint32_t at = pop_busy(busy_lanes_, lanes_);
+        const std::uint32_t at = busy_lanes_.first - 1;
         const std::uint32_t job = pop_job(lanes_[at].ready);
-        if (!lanes_[at].ready.empty()) {
-            push_busy(busy_lanes_, lanes_, at);
+        const bool has_more = !lanes_[at].ready.empty();
+        if (!has_more || busy_lanes_.first != busy_lanes_.last) {
+            pop_busy(busy_lanes_, lanes_);
+            if (has_more) {  // behind the others
+                push_busy(busy_lanes_, lanes_, at);
+            }
         }
         if (state_of(job) == promise_state::pending) {
             push_to_provider(job);
@@ -1903,7 +1908,7 @@ inline bool kernel::paths_inside(const detail::promise_entry& of,
 }
 
 /// False: it was not made.
-inline bool kernel::run(std::uint32_t job) noexcept {
+NETIO_INLINE bool kernel::run(std::uint32_t job) noexcept {
     detail::promise_entry& made = promises_[job];
     bytes text;
     if (const answer<void> may = check_again(made, text); NETIO_UNLIKELY(!may)) {
@@ -1925,13 +1930,15 @@ inline bool kernel::run(std::uint32_t job) noexcept {
         settle_followers();
     }
     if (one.replied_) {  // nothing of a result stays where it was written
-        netio::wipe(memory_ + layout_.scratch, reply_.written());
+        const std::size_t written = reply_.written();
+        std::byte* const scratch = memory_ + layout_.scratch;
+        written <= 64 ? netio::wipe(scratch, 64) : netio::wipe(scratch, written);
     }
     return true;
 }
 
 /// What came of a call.
-inline void kernel::finish(std::uint32_t job, const invocation& made) noexcept {
+NETIO_INLINE void kernel::finish(std::uint32_t job, const invocation& made) noexcept {
     if (made.failed_) {
         settle_rejected(job, rpc_code::provider,
                         as_bytes(std::string_view(made.failure_, made.failure_bytes_)));
@@ -1953,6 +1960,21 @@ inline void kernel::finish(std::uint32_t job, const invocation& made) noexcept {
 
 // ---- settling
 
+/// That of the arguments, which are not needed any more, if it is one for such a result; else
+/// another one.
+inline std::uint32_t kernel::piece_for_result(detail::promise_entry& of,
+                                              std::size_t bytes_wanted) noexcept {
+    if (of.piece == 0 || !store_.is_made_for(of.piece - 1, bytes_wanted) || is_lent(of)) {
+        return take_piece(bytes_wanted);
+    }
+    const std::uint32_t piece = of.piece - 1;
+    if (of.bytes_count > bytes_wanted) {
+        netio::wipe(store_.data(piece) + bytes_wanted, of.bytes_count - bytes_wanted);
+    }
+    of.piece = 0;  // not to be given back with them
+    return piece;
+}
+
 /// Resolved with one value, which is charged to whom the call was charged to; false: that is too
 /// much, or has no place, and so it was rejected.
 inline bool kernel::settle_result(std::uint32_t index, const value& with) noexcept {
@@ -1963,17 +1985,17 @@ inline bool kernel::settle_result(std::uint32_t index, const value& with) noexce
     const bool is_call = of.kind == promise_kind::call;
     const bool affordable = lane.spent.affords(0, more) &&
                             (!is_call || affords(capabilities_[of.capability], 0, more));
+    const auto size = static_cast<std::size_t>(more.bytes);
     ++search_;  // no settled promise is marked
     lent_[0] = lent_[1] = with.wire_begin();
-    const std::uint32_t piece =
-        affordable ? take_piece(static_cast<std::size_t>(more.bytes)) : none_index;
+    const std::uint32_t piece = affordable ? piece_for_result(of, size) : none_index;
     if (piece == none_index) {
         settle_rejected(index, rpc_code::budget_exceeded, {});
         return false;
     }
     std::byte* const to = store_.data(piece);
     to[0] = static_cast<std::byte>(argument_tag::value);
-    detail::copy_piece(to + 1, {with.wire_begin(), static_cast<std::size_t>(more.bytes - 1)});
+    detail::copy_piece(to + 1, {with.wire_begin(), size - 1});
     lane.spent.charge(0, more);
     if (is_call) {
         charge(capabilities_[of.capability], 0, more);
@@ -2002,7 +2024,7 @@ inline void kernel::settle_rejected(std::uint32_t index, rpc_code code, bytes te
 }
 
 /// A pending promise's lane, capability, arguments and edges are given back.
-inline void kernel::end_job(std::uint32_t index, bool was_made) noexcept {
+NETIO_INLINE void kernel::end_job(std::uint32_t index, bool was_made) noexcept {
     detail::promise_entry& of = promises_[index];
     give_piece(of.piece, of.bytes_count);
     of.bytes_count = 0;
@@ -2022,7 +2044,7 @@ inline void kernel::end_job(std::uint32_t index, bool was_made) noexcept {
 }
 
 /// The one transition there is.
-inline void kernel::settle(std::uint32_t index, promise_state state) noexcept {
+NETIO_INLINE void kernel::settle(std::uint32_t index, promise_state state) noexcept {
     detail::promise_entry& of = promises_[index];
     NETIO_ASSERT(state_of(index) == promise_state::pending);
     of.state = state;
@@ -2279,21 +2301,22 @@ inline answer<settled> kernel::look(promise_id which) const noexcept {
     return what_of(index);
 }
 
-inline settled kernel::what_of(std::uint32_t index) const noexcept {
+inline answer<settled> kernel::what_of(std::uint32_t index) const noexcept {
     const detail::promise_entry& of = promises_[index];
-    settled out;
+    answer<settled> made{settled{}};
+    settled& out = made.value;
     out.state = of.state;
     out.word = of.word;
     out.flags = of.flags;
     out.promise = {name_of(promises_, index)};
     if (out.state == promise_state::resolved) {
-        out.value = value_of(index);
         out.argument = kept_bytes(of);
+        out.value = value(out.argument.data() + 1);
     } else if (out.state == promise_state::rejected) {
         out.code = of.code;
         out.text = of.piece != 0 ? as_text(kept_bytes(of)) : code_text(out.code);
     }
-    return out;
+    return made;
 }
 
 inline answer<settled> kernel::await(promise_id which) noexcept {
@@ -2305,19 +2328,20 @@ inline answer<settled> kernel::await(promise_id which) noexcept {
         return rpc_code::invalid_argument;
     }
     detail::promise_entry& of = promises_[index];
-    if (of.waiters++ == 0) {  // not to be forgotten before it was looked at
-        unkeep(of);
+    if (of.state != promise_state::pending) {
+        return what_of(index);
     }
-    while (state_of(index) == promise_state::pending && step(0xFFFFFFFF) != 0) {
+    ++of.waiters;  // not to be forgotten before it was looked at
+    while (of.state == promise_state::pending && step(0xFFFFFFFF) != 0) {
     }
     tell_drops();
     trim();
     --of.waiters;
-    keep_if_settled(index);
-    if (state_of(index) == promise_state::pending) {
+    if (of.state == promise_state::pending) {
         return rpc_code::unresolvable_promise;
     }
-    return look(which);
+    keep_if_settled(index);
+    return NETIO_LIKELY(!of.is_let_go) ? what_of(index) : look(which);
 }
 
 inline answer<void> kernel::forget(promise_id which) noexcept {

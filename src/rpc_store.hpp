@@ -2,8 +2,9 @@
 #ifndef NETIO_RPC_STORE_HPP
 #define NETIO_RPC_STORE_HPP
 
-#include "src/buffer_pool.hpp"
+#include "src/bytes.hpp"
 #include "src/carver.hpp"
+#include "src/stats.hpp"
 
 NETIO_BEGIN
 
@@ -20,6 +21,65 @@ struct piece_class {
 inline constexpr std::uint32_t piece_classes_max = 4;
 
 namespace detail {
+
+/// Pieces of one size: last given, first taken; those never used are handed out by a counter, so
+/// nothing is touched before its first take.
+class piece_pool {
+public:
+    void attach(std::byte* data, std::uint32_t* links, const piece_class& of) noexcept {
+        data_ = data;
+        links_ = links;
+        count_ = of.count;
+        piece_bytes_ = of.piece_bytes;
+    }
+    /// none_index, counted as refused: all are in use.
+    std::uint32_t take() noexcept {
+        std::uint32_t index = free_ - 1;
+        if (NETIO_LIKELY(free_ != 0)) {
+            free_ = links_[index];
+        } else if (fresh_ != count_) {
+            index = fresh_++;
+        } else {
+            ++refused_;
+            return none_index;
+        }
+        links_[index] = link_taken;
+        high_water_ = ++in_use_ > high_water_ ? in_use_ : high_water_;
+        return index;
+    }
+    void give(std::uint32_t index) noexcept {
+        NETIO_ASSERT_SLOW(taken(index));
+        links_[index] = free_;
+        free_ = index + 1;
+        --in_use_;
+    }
+    std::byte* data(std::uint32_t index) const noexcept {
+        NETIO_ASSERT_SLOW(taken(index));
+        return data_ + std::size_t{piece_bytes_} * index;
+    }
+    std::uint32_t piece_bytes() const noexcept { return piece_bytes_; }
+    std::uint32_t count() const noexcept { return count_; }
+    pool_stats stats() const noexcept {
+        return {"rpc pieces", count_, in_use_, high_water_, refused_};
+    }
+
+private:
+    static constexpr std::uint32_t link_taken = 0xFFFFFFFF;
+
+    bool taken(std::uint32_t index) const noexcept {
+        return index < fresh_ && links_[index] == link_taken;
+    }
+
+    std::byte* data_ = nullptr;
+    std::uint32_t* links_ = nullptr;    // index + 1 of the next free one, or link_taken
+    std::uint32_t count_ = 0;
+    std::uint32_t piece_bytes_ = 0;
+    std::uint32_t free_ = 0;
+    std::uint32_t fresh_ = 0;
+    std::uint32_t in_use_ = 0;
+    std::uint32_t high_water_ = 0;
+    std::uint64_t refused_ = 0;
+};
 
 /// Bytes that outlive a call, each in one contiguous piece of the smallest size that holds them and
 /// has one free. One thread.
@@ -51,8 +111,7 @@ public:
             NETIO_ASSERT(one.piece_bytes % 64 == 0);
             std::byte* const links = memory + room.take(one.count, sizeof(std::uint32_t), 64);
             std::byte* const data = memory + room.take(one.count, one.piece_bytes, 64);
-            pools_[at].attach(data, reinterpret_cast<std::uint32_t*>(links), one.count,
-                              one.piece_bytes, one.count, 0, false);
+            pools_[at].attach(data, reinterpret_cast<std::uint32_t*>(links), one);
         }
         bytes_max_ = count_ != 0 ? classes.back().piece_bytes : 0;
     }
@@ -65,8 +124,8 @@ public:
     std::uint32_t take(std::size_t bytes_wanted, bool for_message = false) noexcept {
         for (std::uint32_t at = 0; at < count_; ++at) {
             const bool may = !for_message || messages_[at] < (pools_[at].count() + 1) / 2;
-            if (bytes_wanted <= pools_[at].buffer_bytes() && may) {
-                const std::uint32_t index = pools_[at].take(side::input);
+            if (bytes_wanted <= pools_[at].piece_bytes() && may) {
+                const std::uint32_t index = pools_[at].take();
                 if (NETIO_LIKELY(index != none_index)) {
                     messages_[at] += for_message ? 1 : 0;
                     return at << class_shift | index;
@@ -81,7 +140,13 @@ public:
     }
     /// Is it of a size that holds so many bytes?
     bool holds(std::uint32_t piece, std::size_t bytes_wanted) const noexcept {
-        return bytes_wanted <= pools_[piece >> class_shift].buffer_bytes();
+        return bytes_wanted <= pools_[piece >> class_shift].piece_bytes();
+    }
+    /// And of no larger one than such a take asks for first?
+    bool is_made_for(std::uint32_t piece, std::size_t bytes_wanted) const noexcept {
+        const std::uint32_t at = piece >> class_shift;
+        return holds(piece, bytes_wanted) &&
+               (at == 0 || bytes_wanted > pools_[at - 1].piece_bytes());
     }
     /// A piece with a copy of `from` in it, or none_index.
     std::uint32_t keep(bytes from) noexcept {
@@ -99,7 +164,7 @@ public:
         } else {
             wipe(at, dirty_bytes);
         }
-        pool_of(piece).give(index_of(piece), side::input, 0);
+        pools_[piece >> class_shift].give(index_of(piece));
     }
     std::byte* data(std::uint32_t piece) const noexcept {
         return pools_[piece >> class_shift].data(index_of(piece));
@@ -109,9 +174,7 @@ public:
     /// Of each size: pieces in all, in use, the most in use at once, and how often none was free.
     pool_stats stats(std::uint32_t at) const noexcept {
         NETIO_ASSERT(at < count_);
-        pool_stats out = pools_[at].stats(side::input);
-        out.name = "rpc pieces";
-        return out;
+        return pools_[at].stats();
     }
 
 private:
@@ -120,15 +183,11 @@ private:
     static constexpr std::uint32_t index_of(std::uint32_t piece) noexcept {
         return piece & ((1u << class_shift) - 1);
     }
-    buffer_pool& pool_of(std::uint32_t piece) noexcept {
-        NETIO_ASSERT(piece >> class_shift < count_);
-        return pools_[piece >> class_shift];
-    }
 
     std::uint32_t count_ = 0;
     std::uint32_t bytes_max_ = 0;
     std::uint32_t messages_[piece_classes_max] = {};
-    buffer_pool pools_[piece_classes_max];
+    piece_pool pools_[piece_classes_max];
 };
 
 }  // namespace detail
