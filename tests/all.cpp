@@ -42,6 +42,7 @@
 #include "tests/proxy_test.cpp"
 #include "tests/relay_test.cpp"
 #include "tests/ring_test.cpp"
+#include "tests/rpc_ceilings_test.cpp"
 #include "tests/rpc_kernel_test.cpp"
 #include "tests/rpc_model_test.cpp"
 #include "tests/rpc_peer_test.cpp"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""docs/threats.md: at least fifty rows, each with a defence and tests that are there."""
+"""docs/threats.md: at least fifty rows, each with a defence and tests that are there. The hostile
+cases of docs/rpc.md have theirs."""
 import pathlib
 import re
 
@@ -7,6 +8,7 @@ import case_names
 import tap
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs/threats.md"
+CALLS = PAGE.with_name("rpc.md")
 LEAST = 50
 
 
@@ -22,6 +24,9 @@ def main():
     tap.check("threats: each is attacked by a test", bare == [], bare)
     lost = case_names.missing_in("\n".join(row[4] for row in rows))
     tap.check("threats: the tests that are named are there", lost == [], lost)
+    hostile = CALLS.read_text(encoding="utf-8").split("## Hostile cases")[1]
+    lost = case_names.missing_in(hostile)
+    tap.check("threats: so are those of the hostile cases of calls", lost == [], lost)
     tap.finish()
 
 
