@@ -147,6 +147,44 @@ TEST_CASE("a full window is kept while the handler is paused, and offered after 
     });
 }
 
+TEST_CASE("has_room: what does not fit whole is not written, and on_writable comes when it does") {
+    on_both_kernels([](bool proactor) {
+        world w(proactor, small_limits, sim_options{});
+        const std::string reply = server_numbers(2000);
+        std::size_t whole = 0;
+        std::uint32_t refused = 0;
+        const auto write_whole = [&](netio::connection& c) {
+            CHECK(c.input_max() == small_limits.buffer_bytes);
+            while (whole < 10 && c.has_room(reply.size())) {
+                CHECK(c.write(reply) == reply.size());
+                ++whole;
+            }
+            refused += whole < 10 ? 1 : 0;
+        };
+        w.handler.data = [&](netio::connection& c, netio::bytes in) {
+            write_whole(c);
+            return in.size();
+        };
+        w.handler.writable = [&](netio::connection& c) { write_whole(c); };
+        w.listen();
+        sim_peer peer = w.connect();
+        peer.window(500);
+        peer.send("go");
+        w.pump();
+        CHECK(refused == 1);
+        CHECK(whole <= 3);
+        std::string got;
+        for (int round = 0; round < 500 && got.size() < 10 * reply.size(); ++round) {
+            got += peer.take_text();
+            w.pump(4);
+        }
+        CHECK(whole == 10);
+        CHECK(got.size() == 10 * reply.size());
+        peer.close();
+        w.pump();
+    });
+}
+
 TEST_CASE("write takes what the quotas allow, and on_writable comes when there is room again") {
     on_both_kernels([](bool proactor) {
         world w(proactor, small_limits, sim_options{});
