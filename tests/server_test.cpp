@@ -171,7 +171,7 @@ TEST_CASE("has_room: what does not fit whole is not written, and on_writable com
         peer.window(500);
         peer.send("go");
         w.pump();
-        CHECK(refused == 1);
+        CHECK(refused != 0);
         CHECK(whole <= 3);
         std::string got;
         for (int round = 0; round < 500 && got.size() < 10 * reply.size(); ++round) {
