@@ -142,7 +142,8 @@ private:
     pid_t id_;
 };
 
-/// One process tells another that it has come to a place.
+/// One process tells another that it has come to a place. (Not named `raise`: that is what doctest
+/// calls in each check, unqualified, where it knows no instruction to stop a debugger.)
 struct shm_flag {
     int ends[2];
     shm_flag() { REQUIRE(::pipe2(ends, O_CLOEXEC) == 0); }
@@ -151,15 +152,15 @@ struct shm_flag {
         ::close(ends[0]);
         ::close(ends[1]);
     }
-    void raise() const { static_cast<void>(!::write(ends[1], "!", 1)); }
+    void tell() const { static_cast<void>(!::write(ends[1], "!", 1)); }
     bool await() const {
         pollfd look{ends[0], POLLIN, 0};
         char sign = 0;
         return ::poll(&look, 1, 20'000) == 1 && ::read(ends[0], &sign, 1) == 1;
     }
     /// Stays there until it is killed.
-    int raise_and_stop() const {
-        raise();
+    int tell_and_stop() const {
+        tell();
         for (;;) {
             ::pause();
         }
@@ -421,7 +422,7 @@ TEST_CASE_TEMPLATE("shm link: the end of a process is noticed, with and without 
         shm_child child([&] {
             Link far;
             static_cast<void>(far.open(shm_copy(near.handle()), inbox, shm_made()));
-            return opened.raise_and_stop();
+            return opened.tell_and_stop();
         });
         if (told) {
             REQUIRE(near.watch(child.id()));
@@ -474,7 +475,7 @@ int shm_stopped_writer(netio::socket_handle memory, int first, const shm_flag& t
     }
     const netio::ring_claim half = self.claim(900);
     std::memset(half.room.data(), 0xEE, 450);
-    return there.raise_and_stop();
+    return there.tell_and_stop();
 }
 
 }  // namespace
@@ -548,7 +549,7 @@ TEST_CASE("shm link: a peer that wakes without end keeps a wait busy, not longer
         if (at == MAP_FAILED) {
             return 1;
         }
-        there.raise();
+        there.tell();
         auto& asleep = static_cast<netio::detail::shm_page<netio::detail::atomic>*>(at)
                            ->sides[0].asleep;
         for (std::uint32_t value = 0;; ++value) {
@@ -579,7 +580,7 @@ int shm_stopped_reader(netio::socket_handle memory, int first, const shm_flag& t
         netio::as_text(self.peek()) != shm_numbered(first + 2)) {
         return 3;
     }
-    return there.raise_and_stop();
+    return there.tell_and_stop();
 }
 
 }  // namespace
