@@ -143,10 +143,10 @@ class kernel;
 
 namespace detail {
 
-/// What is kept of a provider's text: whole letters of UTF-8, at most 255 bytes; nothing if it is
-/// none.
-inline std::string_view kept_text(std::string_view text) noexcept {
-    std::size_t size = text.size() < 255 ? text.size() : 255;
+/// What is kept of a provider's text: whole letters of UTF-8, at most so many bytes; nothing if it
+/// is none.
+inline std::string_view kept_text(std::string_view text, std::size_t most = 255) noexcept {
+    std::size_t size = text.size() < most ? text.size() : most;
     while (size != 0 && size < text.size() &&
            (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) {
         --size;

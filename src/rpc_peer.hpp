@@ -402,15 +402,20 @@ bool callee::say_hello(L& to) noexcept {
 template <link L>
 bool callee::answer_one(L& to, const settled& what) noexcept {
     const bool resolved = what.state == promise_state::resolved;
-    const std::uint64_t whole = response_bytes(what.argument.size());
-    std::string_view text = what.state == promise_state::cancelled
-                                ? code_text(rpc_code::promise_cancelled)
-                                : what.text;
-    const bool fits = whole <= to.record_max();
-    if (resolved && !fits) {
-        text = code_text(rpc_code::transport);
+    std::string_view text;
+    if (!resolved) {
+        text = what.state == promise_state::cancelled
+                   ? code_text(rpc_code::promise_cancelled)
+                   // A caller with the same limits would end the connection over a longer one.
+                   : detail::kept_text(what.text, how_.wire.method_max);
     }
-    const std::uint64_t size = resolved && fits ? whole : envelope_bytes_min + text.size();
+    std::uint64_t size =
+        resolved ? response_bytes(what.argument.size()) : envelope_bytes_min + text.size();
+    const bool fits = size <= to.record_max();
+    if (!fits) {
+        text = code_text(rpc_code::transport);
+        size = envelope_bytes_min + text.size();
+    }
     const ring_claim room = to.claim(static_cast<std::uint32_t>(size));
     if (!room) {
         return false;
