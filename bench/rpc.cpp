@@ -4,189 +4,24 @@
 //   rpc thread     one thread: both ways through rings and shared memory; the kernel's calls
 //   rpc process    two processes on a CPU each: shared memory, spinning and asleep
 // with --rounds N (15) and --samples N (2000; of a variant in a round). A round trip is the fixture
-// written to the link, read and validated, and a response of 40 bytes back, validated too. The
-// variants of a round run one after the other, in an order that is rotated every round. Prints
-// lines of `round TAB variant TAB metric TAB nanoseconds` and ends by itself.
-//
-// The fixture is a request of 868 bytes with 8 arguments (an integer, a promise, a capability, a
-// path, a list of three, a map of two, a text that fills up, a module of 512 bytes) and one
-// descriptor with two methods.
+// of bench/rpc_fixture.hpp written to the link, read and validated, and a response of 40 bytes
+// back, validated too. The variants of a round run one after the other, in an order that is rotated
+// every round. Prints lines of `round TAB variant TAB metric TAB nanoseconds` and ends by itself.
+#include "bench/rpc_fixture.hpp"
 #include "netio.hpp"
 
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
+#include <csignal>
 #include <cstring>
-#include <sched.h>
 #include <string>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <csignal>
-#include <time.h>
 #include <unistd.h>
 #include <vector>
 
 namespace {
 
 namespace rpc = netio::rpc;
-
-constexpr std::size_t fixture_bytes = 868;
-constexpr std::size_t answer_bytes = 40;
-constexpr unsigned laps_bytes = 3u << 20;    // more than a ring of shared memory is long
-constexpr unsigned most_seconds = 300;
-
-[[noreturn]] void die(const char* what) {
-    std::fprintf(stderr, "rpc: %s\n", what);
-    std::exit(1);
-}
-void must(bool holds, const char* what) {
-    if (!holds) {
-        die(what);
-    }
-}
-
-std::uint64_t now_ns() {
-    timespec at{};
-    ::clock_gettime(CLOCK_MONOTONIC, &at);
-    return static_cast<std::uint64_t>(at.tv_sec) * 1'000'000'000 +
-           static_cast<std::uint64_t>(at.tv_nsec);
-}
-
-int first_cpu = 0;
-int last_cpu = 0;
-
-void find_cpus() {
-    cpu_set_t set;
-    must(::sched_getaffinity(0, sizeof(set), &set) == 0, "sched_getaffinity");
-    first_cpu = -1;
-    for (int at = 0; at < CPU_SETSIZE; ++at) {
-        if (CPU_ISSET(at, &set)) {
-            first_cpu = first_cpu < 0 ? at : first_cpu;
-            last_cpu = at;
-        }
-    }
-}
-void pin(int cpu) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpu, &set);
-    must(::sched_setaffinity(0, sizeof(set), &set) == 0, "sched_setaffinity");
-}
-
-/// For the compiler: what was computed is used.
-template <class T>
-void keep(const T& value) {
-    asm volatile("" : : "m"(value) : "memory");
-}
-
-// ---- the fixture
-
-std::size_t write_fixture(rpc::writer& out, std::size_t text_bytes) {
-    static std::byte module_bytes[512];
-    static const std::string text(800, 't');
-    static const std::string_view methods[] = {"get", "stats"};
-    rpc::capability_id id{};
-    rpc::descriptor_fields offered;
-    offered.id = id;
-    offered.methods = methods;
-    return out.begin(rpc::envelope_kind::request, 41, "module.compile")
-        .value_int(7)
-        .promise(40)
-        .capability(id)
-        .value_path("build.release")
-        .value_list()
-        .value_int(1)
-        .value_real(0.5)
-        .value_null()
-        .end()
-        .value_map()
-        .key("jobs")
-        .value_int(8)
-        .key("strict")
-        .value_bool(true)
-        .end()
-        .value_text(std::string_view(text).substr(0, text_bytes))
-        .value_module(module_bytes)
-        .payload({})
-        .descriptor(offered)
-        .finish();
-}
-
-std::size_t text_bytes = 0;    // with which it is of its size
-std::byte fixture[fixture_bytes];
-
-void make_fixture() {
-    std::byte room[2 * fixture_bytes];
-    rpc::writer out(room);
-    const std::size_t without = write_fixture(out, 0);
-    must(without != 0 && without <= fixture_bytes, "the fixture is not written");
-    text_bytes = fixture_bytes - without;
-    must(write_fixture(out, text_bytes) == fixture_bytes, "the fixture is of another size");
-    std::memcpy(fixture, room, fixture_bytes);
-}
-
-/// The value that a response of 40 bytes has.
-constexpr std::byte answer_argument[] = {std::byte{0},   std::byte{4}, std::byte{2},
-                                         std::byte{0},   std::byte{0}, std::byte{0},
-                                         std::byte{'o'}, std::byte{'k'}};
-static_assert(rpc::response_bytes(sizeof(answer_argument)) == answer_bytes);
-
-// ---- round trips over links
-
-/// `encodes`: the fixture is written value by value where it will be read, else copied there.
-template <rpc::link Link>
-void ask(Link& link, bool encodes) {
-    const netio::ring_claim claim = link.claim(fixture_bytes);
-    must(static_cast<bool>(claim), "no room for the fixture");
-    if (encodes) {
-        rpc::writer out(claim.room);
-        must(write_fixture(out, text_bytes) == fixture_bytes, "the fixture is not written");
-    } else {
-        std::memcpy(claim.room.data(), fixture, fixture_bytes);
-    }
-    link.commit(claim, fixture_bytes);
-    link.flush();
-}
-/// False: nothing has come.
-template <rpc::link Link>
-bool answer(Link& link) {
-    const netio::bytes record = link.peek();
-    if (record.empty()) {
-        return false;
-    }
-    const auto got = rpc::decode(record);
-    must(got.status == netio::parse_status::complete, "the fixture is refused");
-    const std::uint64_t id = got.value.request_id;
-    link.release();
-    const netio::ring_claim claim = link.claim(answer_bytes);
-    must(static_cast<bool>(claim), "no room for the answer");
-    must(rpc::encode_response(id, 0, answer_argument, claim.room) == answer_bytes, "no answer");
-    link.commit(claim, answer_bytes);
-    link.flush();
-    return true;
-}
-template <rpc::link Link>
-bool hear(Link& link) {
-    const netio::bytes record = link.peek();
-    if (record.empty()) {
-        return false;
-    }
-    must(rpc::decode(record).status == netio::parse_status::complete, "the answer is refused");
-    link.release();
-    return true;
-}
-
-struct in_rings {
-    std::vector<std::uint64_t> there = std::vector<std::uint64_t>((1 << 16) / 8);
-    std::vector<std::uint64_t> back = std::vector<std::uint64_t>((1 << 16) / 8);
-    netio::spsc_ring to, from;
-    rpc::ring_link client{to, from}, server{from, to};
-
-    in_rings() {
-        to.attach(reinterpret_cast<std::byte*>(there.data()), 1 << 16);
-        from.attach(reinterpret_cast<std::byte*>(back.data()), 1 << 16);
-    }
-};
+using namespace rpc_bench;
 
 struct in_shared_memory {
     std::vector<std::byte> inboxes[2];
@@ -203,13 +38,6 @@ struct in_shared_memory {
                                            options)), "the segment does not open");
     }
 };
-
-template <class Links>
-void round_trip(Links& links, bool encodes) {
-    ask(links.client, encodes);
-    must(answer(links.server), "nothing came");
-    must(hear(links.client), "nothing came back");
-}
 
 // ---- calls of the kernel
 
@@ -275,40 +103,6 @@ void copy_and_call() {
     keep(held);
     invoke(held, result);
     keep(result);
-}
-
-// ---- samples
-
-struct options {
-    std::string what;
-    unsigned rounds = 15;
-    unsigned samples = 2000;
-};
-
-void print(unsigned round, const std::string& variant, std::vector<double>& samples) {
-    std::sort(samples.begin(), samples.end());
-    std::printf("%u\t%s\tp50\t%.1f\n", round, variant.c_str(), samples[samples.size() / 2]);
-    std::printf("%u\t%s\tp99\t%.1f\n", round, variant.c_str(),
-                samples[samples.size() * 99 / 100]);
-}
-
-/// Each sample is the mean of so many in a row: the clock alone takes some twenty nanoseconds.
-template <class Once>
-void sample(unsigned round, const std::string& variant, const options& how, unsigned in_a_row,
-            Once&& once) {
-    std::vector<double> samples;
-    for (unsigned left = round == 0 ? laps_bytes / fixture_bytes : how.samples / 10; left != 0;
-         --left) {
-        once();  // warm: in the first round each page of a ring is touched for the first time
-    }
-    for (unsigned left = how.samples; left != 0; --left) {
-        const std::uint64_t begin = now_ns();
-        for (unsigned more = 0; more < in_a_row; ++more) {
-            once();
-        }
-        samples.push_back(static_cast<double>(now_ns() - begin) / in_a_row);
-    }
-    print(round, variant, samples);
 }
 
 void run_threads(const options& how) {
@@ -497,30 +291,18 @@ void run_processes(const options& how) {
     ::waitpid(child, nullptr, 0);
 }
 
-bool parse(int count, char** words, options& out) {
-    out.what = count > 1 ? words[1] : "";
-    for (int at = 2; at + 1 < count; at += 2) {
-        const std::string flag = words[at];
-        unsigned& to = flag == "--rounds" ? out.rounds : out.samples;
-        to = static_cast<unsigned>(std::atoi(words[at + 1]));
-        if ((flag != "--rounds" && flag != "--samples") || to == 0) {
-            return false;
-        }
-    }
-    return count % 2 == 0 && (out.what == "thread" || out.what == "process");
-}
-
 }  // namespace
 
 int main(int count, char** words) {
     options how;
-    if (!parse(count, words, how)) {
+    const std::string what = count > 1 ? words[1] : "";
+    if ((what != "thread" && what != "process") || !parse(count, words, 2, how)) {
         std::fputs("usage: rpc thread|process [--rounds N] [--samples N]\n", stderr);
         return 2;
     }
     ::alarm(most_seconds);
     find_cpus();
     make_fixture();
-    how.what == "thread" ? run_threads(how) : run_processes(how);
+    what == "thread" ? run_threads(how) : run_processes(how);
     return 0;
 }
