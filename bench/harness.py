@@ -248,7 +248,8 @@ def paired_row(suite, label, unit, key, found, command, base, base_found):
                     base if other else None, other or None)
 
 
-def show(rows):
+def show(rows, notes=None):
+    """A line a row; `notes` has what stands behind some of them, by their names."""
     if not rows:
         return
     wide = max(len(row["row"]) for row in rows)
@@ -259,6 +260,8 @@ def show(rows):
         if row["ratio"] is not None:
             line += (f"   {row['ratio']:.3f} [{row['ratio_min']:.3f} .. {row['ratio_max']:.3f}]"
                      f" {row['base']}")
+        if notes and row["row"] in notes:
+            line += f"   {notes[row['row']]}"
         say(line)
 
 
