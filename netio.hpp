@@ -7637,7 +7637,8 @@ struct lane_entry {
     account spent;
     std::uint64_t completed;
     std::uint64_t batch;         // the last one it had a job in
-    std::uint64_t word;          // of who has it
+    const void* owner;           // of those that report: who asks for them
+    std::uint64_t word;          // and which of its lanes this is
     std::uint32_t calls_max;     // pending
     std::uint32_t pending;
     std::uint32_t first_pending;
@@ -8964,8 +8965,9 @@ public:
     /// Bytes that `write` would take now.
     std::size_t room() const noexcept;
 
-    /// Would `write` take so many? False: `on_writable` comes when there is more room, as after a
-    /// write that took less; for output that goes whole or not at all.
+    /// Would `write` take so many, at most `limits::buffer_bytes`? False: `on_writable` comes when
+    /// there is more room, as after a write that took less; for output that goes whole or not at
+    /// all. Of more than a buffer holds it may come never.
     bool has_room(std::size_t count) noexcept;
 
     /// Bytes queued and not yet taken by the kernel; over TLS: not yet encrypted.
@@ -27574,8 +27576,9 @@ inline front_sender sender_in_front(mpsc_ring& of) noexcept {
 }
 
 /// The server's side of one client of a shared ring: what others sent is not there for it. The ring
-/// is one queue, so a client that leaves its answers where they are holds up all others once
-/// `claim` finds no room: give each a ring for as many answers as it may have calls.
+/// is one queue, so a client holds up all others while its oldest request can't be taken: it leaves
+/// its answers where they are, or as many calls as it may have are under way. Give each a ring for
+/// as many answers as it may have calls, and no calls that wait for somebody.
 class served_link {
 public:
     served_link(mpsc_ring& in, std::uint64_t number, spsc_ring& out) noexcept
@@ -27737,6 +27740,8 @@ struct call_arguments {
     void* context = nullptr;
     /// The caller's own; comes back with what the call is settled with.
     std::uint64_t word = 0;
+    /// On a reporting lane: it is told of in `next_report`.
+    bool reports = false;
 };
 
 /// For `call_arguments::promise_of`: the number is `promise_id::bits`.
@@ -27746,10 +27751,10 @@ class kernel;
 
 namespace detail {
 
-/// What is kept of a provider's text: whole letters of UTF-8, at most 255 bytes; nothing if it is
-/// none.
-inline std::string_view kept_text(std::string_view text) noexcept {
-    std::size_t size = text.size() < 255 ? text.size() : 255;
+/// What is kept of a provider's text: whole letters of UTF-8, at most so many bytes; nothing if it
+/// is none.
+inline std::string_view kept_text(std::string_view text, std::size_t most = 255) noexcept {
+    std::size_t size = text.size() < most ? text.size() : most;
     while (size != 0 && size < text.size() &&
            (static_cast<unsigned char>(text[size]) & 0xC0) == 0x80) {
         --size;
@@ -27946,10 +27951,12 @@ public:
     /// A queue of calls with a budget of its own, of which at most `calls_max` may be pending at
     /// once. budget_exceeded: a zero, or the table is full.
     answer<lane_id> open_lane(const budget& spend = {}, std::uint32_t calls_max = 256) noexcept;
-    /// The same for a connection: its calls, once settled, wait in `next_report` and are not
-    /// forgotten before; until they are taken they count as pending. `word` says whose it is.
+    /// The same for a connection: calls that ask for it (`call_arguments::reports`), once settled,
+    /// wait in `next_report` and are not forgotten before; until they are taken they count as
+    /// pending. `word` says whose it is among the lanes of an owner.
     answer<lane_id> open_reporting_lane(std::uint64_t word, const budget& spend = {},
-                                        std::uint32_t calls_max = 256) noexcept;
+                                        std::uint32_t calls_max = 256,
+                                        const void* owner = nullptr) noexcept;
     /// A smaller budget. escalation: not smaller in everything; budget_exceeded: a zero.
     answer<void> narrow_lane(lane_id which, const budget& spend) noexcept;
     /// Refuses calls from now on; those that are pending go on. unknown_lane.
@@ -27964,13 +27971,16 @@ public:
     answer<settled> next_report(lane_id of) const noexcept;
     /// Takes it: from now on it is kept, or forgotten, as any settled promise. False: none.
     bool take_report(lane_id of) noexcept;
-    /// A lane that has reports, and its word; each lane once, then it comes again when it has new
-    /// ones: so take all that it has, or come back yourself. unknown_lane: none has.
+    /// A lane of this owner that has reports, and its word; each lane once, then it comes again
+    /// when it has new ones: so take all that it has, or come back yourself. unknown_lane: none
+    /// has.
     struct reporting_lane {
         lane_id lane{};
         std::uint64_t word = 0;
     };
-    answer<reporting_lane> next_reporting() noexcept;
+    answer<reporting_lane> next_reporting(const void* owner = nullptr) noexcept;
+    /// The same one, which stays where it is.
+    answer<reporting_lane> peek_reporting(const void* owner = nullptr) noexcept;
 
     // ---- calls
 
@@ -28829,11 +28839,13 @@ inline answer<lane_id> kernel::open_lane(const budget& spend, std::uint32_t call
 }
 
 inline answer<lane_id> kernel::open_reporting_lane(std::uint64_t word, const budget& spend,
-                                                   std::uint32_t calls_max) noexcept {
+                                                   std::uint32_t calls_max,
+                                                   const void* owner) noexcept {
     const answer<lane_id> made = open_lane(spend, calls_max);
     if (made) {
         detail::lane_entry& lane = lanes_[static_cast<std::uint32_t>(made.value.bits)];
         lane.word = word;
+        lane.owner = owner;
         lane.reports_calls = true;
     }
     return made;
@@ -28908,7 +28920,9 @@ inline answer<void> kernel::drop_lane(lane_id which) noexcept {
         lane.unreported -= of.told == detail::report::wanted ? 1 : 0;
         of.told = detail::report::none;
         of.is_let_go = true;
-        if (index != running_ && state_of(index) == promise_state::pending) {
+        // A follower of one that was just cancelled is in the list of those that are settled next.
+        const bool is_next = of.follows && of.unresolved == 0;
+        if (index != running_ && state_of(index) == promise_state::pending && !is_next) {
             cancel_pending(index);
         }
     }
@@ -28951,16 +28965,35 @@ inline bool kernel::take_report(lane_id of) noexcept {
     return true;
 }
 
-inline answer<kernel::reporting_lane> kernel::next_reporting() noexcept {
+/// Those of others go behind the rest; those without a report leave the list.
+inline answer<kernel::reporting_lane> kernel::peek_reporting(const void* owner) noexcept {
+    std::uint32_t first_other = none_index;
     while (!reporting_lanes_.empty()) {
-        const std::uint32_t at = reporting_lanes_.pop(next_reporting_in(lanes_));
+        const std::uint32_t at = reporting_lanes_.first - 1;
         detail::lane_entry& of = lanes_[at];
-        of.is_reporting = false;
-        if (!of.reports.empty()) {
+        if (of.owner == owner && !of.reports.empty()) {
             return reporting_lane{lane_id{name_of(lanes_, at)}, of.word};
         }
+        if (at == first_other) {
+            break;
+        }
+        reporting_lanes_.pop(next_reporting_in(lanes_));
+        if (of.reports.empty()) {
+            of.is_reporting = false;
+            continue;
+        }
+        first_other = first_other == none_index ? at : first_other;
+        reporting_lanes_.push(at, next_reporting_in(lanes_));
     }
     return rpc_code::unknown_lane;
+}
+
+inline answer<kernel::reporting_lane> kernel::next_reporting(const void* owner) noexcept {
+    const answer<reporting_lane> found = peek_reporting(owner);
+    if (found) {
+        lanes_[reporting_lanes_.pop(next_reporting_in(lanes_))].is_reporting = false;
+    }
+    return found;
 }
 
 inline std::uint32_t kernel::pending_of(lane_id which) const noexcept {
@@ -29184,7 +29217,7 @@ NETIO_INLINE std::uint32_t kernel::queue(checked_call& what, std::uint32_t piece
     detail::promise_entry& made = promises_[index];
     made.lane = what.lane;
     join_lane(index);
-    if (lane.reports_calls) {
+    if (with.reports && lane.reports_calls) {
         made.told = detail::report::wanted;
         ++lane.unreported;
     }
@@ -29853,6 +29886,10 @@ inline answer<void> kernel::follow(promise_id which, promise_id other) noexcept 
         return rpc_code::budget_exceeded;
     }
     detail::promise_entry& of = promises_[index];
+    detail::promise_entry& followed = promises_[needed];
+    if (followed.waiters++ == 0) {  // it may be an argument that nothing else needs any more
+        unkeep(followed);
+    }
     if (of.kind == promise_kind::call) {
         // The call was made; what is left of it is its promise.
         drop_edges(of);
@@ -29860,6 +29897,7 @@ inline answer<void> kernel::follow(promise_id which, promise_id other) noexcept 
     of.follows = true;
     std::uint32_t last = 0;
     need(index, needed, last);
+    --followed.waiters;
     if (of.unresolved == 0) {
         make_ready(index);
         settle_rest();
@@ -30114,14 +30152,17 @@ inline constexpr std::uint32_t connection_calls_max = 1u << 16;
 
 struct callee_options {
     /// Calls pending or not yet answered, a power of two; further requests wait where they are. So
-    /// many of the latest request ids can be named as promises. A connection whose calls all wait
-    /// for something that only comes by the same connection stands still: it needs more.
+    /// many of the latest request ids can be named as promises; of those that were answered only
+    /// while the kernel has no need of their room (rpc/unknown-promise then). A connection whose
+    /// calls all wait for something that only comes by the same connection stands still: it needs
+    /// more. The lane has twice as many: as many again are for what providers call in it.
     std::uint32_t calls_max = 64;
     /// What the calls of the connection may spend together, besides what their capabilities allow.
     budget spend = unbounded_budget;
     wire_limits wire = wire_limits::strict();
     /// A hello may come at any time and begins a session anew: for links that outlive the process
-    /// at their other end. Else it may only be the first envelope.
+    /// at their other end. Else it may only be the first envelope. A request of the dead one that
+    /// waits in front of it is taken first: close and open when the link says that it is gone.
     bool resumes = false;
 };
 
@@ -30153,6 +30194,12 @@ inline std::uint64_t claimed_id(bytes frame) noexcept {
     return frame.size() >= 16 && load_little<std::uint32_t>(frame.data()) == magic_little
                ? load_little<std::uint64_t>(frame.data() + 8)
                : 0;
+}
+
+/// Does an envelope say that it is a hello? It may be broken all the same.
+inline bool is_hello(bytes frame) noexcept {
+    return frame.size() >= envelope_bytes_min &&
+           static_cast<envelope_kind>(frame[5]) == envelope_kind::hello;
 }
 
 template <class Entry>
@@ -30205,10 +30252,11 @@ public:
     callee(const callee&) = delete;
     callee& operator=(const callee&) = delete;
 
-    /// Begins: `root` is held until `close`; `word` is what `kernel::next_reporting` says of it.
-    /// invalid_argument: options or memory, or it is open; unknown_capability: `root`;
+    /// Begins: `root` is held until `close`; `word` is what `kernel::next_reporting(owner)` says of
+    /// it. invalid_argument: options or memory, or it is open; unknown_capability: `root`;
     /// budget_exceeded: no lane is left, or a field of the budget is 0.
-    answer<void> open(capability root, std::uint64_t word = 0) noexcept;
+    answer<void> open(capability root, std::uint64_t word = 0,
+                      const void* owner = nullptr) noexcept;
     /// Ends: what is pending is cancelled, what was not answered is forgotten, the root is
     /// released.
     void close() noexcept;
@@ -30223,8 +30271,16 @@ public:
     template <link L>
     std::uint32_t answer_settled(L& to) noexcept;
 
-    /// error::none, or what the other side did wrong, after which nothing is taken any more:
-    /// rpc_wire, rpc_limit, rpc_capability_table. What was answered before is still to be sent.
+    /// Would `take` take a request now, if one is there and its refusal finds room?
+    bool can_take() const noexcept {
+        return is_open_ && why_ == error::none && !hello_wanted_ && under_way_ != how_.calls_max;
+    }
+    /// Is there a call to be answered for which there was no room?
+    bool has_settled() const noexcept { return static_cast<bool>(kernel_.next_report(lane_)); }
+
+    /// error::none, or why nothing is taken any more. What the other side did wrong: rpc_wire,
+    /// rpc_limit, rpc_capability_table; what was settled before is still answered. Or the link is
+    /// too small for a refusal or for the root's descriptor: rpc_transport, rpc_limit.
     error why() const noexcept { return why_; }
     lane_id lane() const noexcept { return lane_; }
     /// Calls that wait for their turn, their provider, or room for their answer.
@@ -30262,6 +30318,7 @@ private:
     lane_id lane_{};
     capability root_{};
     std::uint64_t word_ = 0;
+    const void* owner_ = nullptr;
     std::uint64_t last_id_ = 0;
     std::uint64_t hello_id_ = 0;
     std::uint64_t requests_ = 0;
@@ -30270,13 +30327,14 @@ private:
     error why_ = error::none;
     rpc_code broken_promise_ = rpc_code::other;    // of an argument, why that request was refused
     bool is_open_ = false;
+    bool is_closing_ = false;
     bool any_came_ = false;
     bool hello_wanted_ = false;
 };
 
 inline answer<void> callee::open_lane() noexcept {
     const answer<lane_id> made =
-        kernel_.open_reporting_lane(word_, how_.spend, how_.calls_max);
+        kernel_.open_reporting_lane(word_, how_.spend, 2 * how_.calls_max, owner_);
     if (!made) {
         return made.why;
     }
@@ -30284,7 +30342,8 @@ inline answer<void> callee::open_lane() noexcept {
     return {};
 }
 
-inline answer<void> callee::open(capability root, std::uint64_t word) noexcept {
+inline answer<void> callee::open(capability root, std::uint64_t word,
+                                 const void* owner) noexcept {
     if (is_open_ || calls_.empty() || !how_.wire.valid()) {
         return rpc_code::invalid_argument;
     }
@@ -30292,6 +30351,7 @@ inline answer<void> callee::open(capability root, std::uint64_t word) noexcept {
         return held;
     }
     word_ = word;
+    owner_ = owner;
     if (const answer<void> made = open_lane(); !made) {
         kernel_.release(root);
         return made;
@@ -30305,15 +30365,19 @@ inline answer<void> callee::open(capability root, std::uint64_t word) noexcept {
 }
 
 inline void callee::close() noexcept {
-    if (is_open_) {
-        is_open_ = false;
-        forget_calls();
-        kernel_.release(root_);
+    if (!is_open_ || is_closing_) {
+        return;
     }
+    is_closing_ = true;  // providers that hear of an end may come by here
+    forget_calls();
+    is_closing_ = is_open_ = false;
+    const capability root = root_;
+    kernel_.release(root);  // last: whoever hears of it may open this again
 }
 
 inline void callee::forget_calls() noexcept {
     kernel_.drop_lane(lane_);
+    lane_ = {};
     under_way_ = 0;
     for (detail::remembered_call& one : calls_) {
         kernel_.let_go({one.promise});
@@ -30356,7 +30420,7 @@ inline rpc_code callee::make_call(const envelope& in, std::uint64_t& promise) no
         target = named.value;
         given = {detail::argument_step::after(given.data()), given.size() - 1};
     }
-    call_arguments with{given, in.payload, in.flags, promise_named, this, in.request_id};
+    call_arguments with{given, in.payload, in.flags, promise_named, this, in.request_id, true};
     broken_promise_ = rpc_code::other;
     const answer<promise_id> made = kernel_.call(lane_, target, in.method, with);
     if (made) {
@@ -30393,10 +30457,6 @@ inline callee::refusal callee::take_hello(const envelope& in) noexcept {
     }
     if (any_came_) {
         forget_calls();
-        if (!open_lane()) {
-            why_ = error::full;
-            return {in.request_id, code_text(rpc_code::budget_exceeded)};
-        }
         last_id_ = 0;
     }
     hello_wanted_ = true;
@@ -30427,11 +30487,13 @@ inline callee::refusal callee::take_one(bytes frame) noexcept {
 template <link L>
 std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
     std::uint32_t taken = 0;
+    if (from.record_max() < detail::refusal_bytes) {
+        why_ = error::rpc_transport;
+    }
     ring_claim spare = from.claim(detail::refusal_bytes);
-    while (spare && taken != requests_max && is_open_ && why_ == error::none && !hello_wanted_ &&
-           under_way_ != how_.calls_max) {
+    while (spare && taken != requests_max && is_open_ && why_ == error::none && !hello_wanted_) {
         const bytes frame = from.peek();
-        if (frame.empty()) {
+        if (frame.empty() || !(can_take() || (how_.resumes && detail::is_hello(frame)))) {
             break;
         }
         const refusal no = take_one(frame);
@@ -30451,6 +30513,9 @@ std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
 
 template <link L>
 bool callee::say_hello(L& to) noexcept {
+    if (lane_ == lane_id{} && !open_lane()) {
+        return false;  // until the one of the session before is free, or another
+    }
     std::string_view names[provider_methods_max];
     const answer<descriptor_fields> root = kernel_.describe(root_, names);
     std::size_t size = envelope_bytes_min;
@@ -30487,15 +30552,20 @@ bool callee::say_hello(L& to) noexcept {
 template <link L>
 bool callee::answer_one(L& to, const settled& what) noexcept {
     const bool resolved = what.state == promise_state::resolved;
-    const std::uint64_t whole = response_bytes(what.argument.size());
-    std::string_view text = what.state == promise_state::cancelled
-                                ? code_text(rpc_code::promise_cancelled)
-                                : what.text;
-    const bool fits = whole <= to.record_max();
-    if (resolved && !fits) {
-        text = code_text(rpc_code::transport);
+    std::string_view text;
+    if (!resolved) {
+        text = what.state == promise_state::cancelled
+                   ? code_text(rpc_code::promise_cancelled)
+                   // A caller with the same limits would end the connection over a longer one.
+                   : detail::kept_text(what.text, how_.wire.method_max);
     }
-    const std::uint64_t size = resolved && fits ? whole : envelope_bytes_min + text.size();
+    std::uint64_t size =
+        resolved ? response_bytes(what.argument.size()) : envelope_bytes_min + text.size();
+    const bool fits = size <= to.record_max();
+    if (!fits) {
+        text = code_text(rpc_code::transport);
+        size = envelope_bytes_min + text.size();
+    }
     const ring_claim room = to.claim(static_cast<std::uint32_t>(size));
     if (!room) {
         return false;
@@ -30575,7 +30645,7 @@ public:
 
     /// Sends a hello, after which everything is skipped until one with the same number comes back:
     /// it names the root. For links that may still hold answers to somebody else's calls; others
-    /// may do without. full: no room now; already_open: calls are outstanding.
+    /// may do without. full: no room now; already_open: calls are outstanding; limits_invalid.
     template <link L>
     error begin(L& to, std::uint64_t number) noexcept;
 
@@ -30638,6 +30708,9 @@ private:
 
 template <link L>
 error caller::begin(L& to, std::uint64_t number) noexcept {
+    if (calls_.empty() || !how_.wire.valid()) {
+        return error::limits_invalid;
+    }
     if (outstanding_ != 0) {
         return error::already_open;
     }
@@ -30665,7 +30738,7 @@ result<std::uint64_t> caller::call(L& to, std::string_view method, const call_op
     if (why_ != error::none || to.why() != error::none) {
         return why_ != error::none ? why_ : to.why();
     }
-    if (how.bytes_max > to.record_max()) {
+    if (how.bytes_max < envelope_bytes_min || how.bytes_max > to.record_max()) {
         return error::too_long;
     }
     const ring_claim room = outstanding_ != calls_.size() ? to.claim(how.bytes_max) : ring_claim{};
@@ -30741,7 +30814,7 @@ std::uint32_t caller::take(L& from, Heard&& heard) noexcept {
             const detail::outstanding_call was = *one;
             *one = {};
             --outstanding_;
-            ++taken;
+            taken += was.is_forgotten ? 0 : 1;
             const bool resolved = in.kind == envelope_kind::response;
             if (!was.is_forgotten) {
                 heard(reply{in.request_id, was.word, resolved, code_from(in.method), in.method,
@@ -30797,9 +30870,11 @@ public:
         }
     }
 
+    /// No more than one buffer holds: what goes whole or not at all finds room then.
     std::uint32_t record_max() const noexcept {
-        const std::size_t most = room_.size() - frame_prefix_bytes;
-        return most < frame_bytes_max ? static_cast<std::uint32_t>(most) : frame_bytes_max;
+        const std::size_t most =
+            room_.size() < peer_.input_max() ? room_.size() : peer_.input_max();
+        return static_cast<std::uint32_t>(most - frame_prefix_bytes);
     }
     /// Without room in the connection's output `on_writable` comes when there is some.
     ring_claim claim(std::uint32_t bytes_count) noexcept {
@@ -30847,8 +30922,8 @@ struct tcp_service_options {
     callee_options each{};
     /// Connections that are answered at once; more are reset.
     std::uint32_t connections_max = 64;
-    /// Bytes of the largest answer. Those of the largest request are `each.wire.bytes_max`, or 4
-    /// less than `limits::buffer_bytes` if that is smaller.
+    /// Bytes of the largest answer; those of the largest request are `each.wire.bytes_max`. Both no
+    /// more than 4 less than `limits::buffer_bytes`.
     std::uint32_t answer_max = 16u << 10;
     /// Whom requests without a target go to.
     capability root{};
@@ -30864,6 +30939,8 @@ struct tcp_session {
     slot_header slot;
     connection_id who;
     bool ends;              // once all is answered
+    bool is_over;           // what the peer sent was wrong: once what is settled is answered
+    error frame_why;        // of a frame's size
     callee answers;
 };
 
@@ -30900,10 +30977,11 @@ constexpr std::size_t bytes_needed(const tcp_service_options& how) noexcept {
     return detail::tcp_layout::valid(how) ? detail::tcp_layout::of(how).total : 0;
 }
 
-/// A handler for `netio::server` with one worker: each connection is a callee of one kernel. The
-/// gate, PROXY headers, caps, rates and deadlines are the server's, as for any handler; a
-/// connection with calls under way is in `phase::answer`. A program with hooks of its own calls
-/// these from them.
+/// A handler for `netio::server` with one worker: each connection is a callee of one kernel, and
+/// connections of other workers are reset. The gate, PROXY headers, caps, rates and deadlines are
+/// the server's, as for any handler; a connection with calls under way is in `phase::answer`, all
+/// of which an exchange deadline bounds together while they overlap. A program with hooks of its
+/// own calls these from them, and leaves it `connection::state`.
 class tcp_service {
 public:
     /// `memory` is all zero and `bytes_needed(how)` large. If it is smaller, or an option is out of
@@ -30934,7 +31012,7 @@ public:
 
     /// For providers that resolve promises outside of a call (a timer, a post from another thread):
     /// runs what became ready. A connection that has an answer to send, or {}: post to it
-    /// (`server::post`), and it is sent, with those of all others.
+    /// (`server::post`), and it is sent, with those of all others. The same one until then.
     connection_id due() noexcept;
 
     pool_stats sessions() const noexcept { return slots_.stats("rpc sessions"); }
@@ -30954,6 +31032,7 @@ private:
     void answer(session& one, connection& peer) noexcept;
     void answer_others(connection& peer) noexcept;
     void settle_phase(session& one, connection& peer) noexcept;
+    void end_if_told(session& one, connection& peer) noexcept;
     void refuse_frame(connection& peer, error why) noexcept;
 
     kernel& kernel_;
@@ -30973,7 +31052,7 @@ inline void tcp_service::attach(std::byte* memory) noexcept {
     for (std::uint32_t at = 0; at < how_.connections_max; ++at) {
         const std::span<std::byte> calls{memory + lay.calls + at * lay.calls_each, lay.calls_each};
         ::new (static_cast<void*>(sessions_ + at))
-            session{{}, {}, false, {kernel_, calls, how_.each}};
+            session{{}, {}, false, false, error::none, {kernel_, calls, how_.each}};
     }
     slots_.attach(reinterpret_cast<std::byte*>(sessions_), sizeof(session), how_.connections_max);
     room_ = {memory + lay.room, frame_prefix_bytes + std::size_t{how_.answer_max}};
@@ -30983,7 +31062,7 @@ inline bool tcp_service::open_session(session& made, connection& peer) noexcept 
     const bool is_given = how_.root_of != nullptr;
     const capability root = is_given ? how_.root_of(how_.context, peer) : how_.root;
     const auto index = static_cast<std::uint32_t>(&made - sessions_);
-    const bool opened = static_cast<bool>(made.answers.open(root, index));
+    const bool opened = static_cast<bool>(made.answers.open(root, index, this));
     if (is_given) {
         kernel_.release(root);  // the callee holds it now, or nobody
     }
@@ -30991,7 +31070,7 @@ inline bool tcp_service::open_session(session& made, connection& peer) noexcept 
 }
 
 inline void tcp_service::on_open(connection& peer) noexcept {
-    const std::uint32_t index = slots_.take();
+    const std::uint32_t index = peer.worker() == 0 ? slots_.take() : none_index;
     if (index == none_index) {
         peer.kill();
         return;
@@ -31003,13 +31082,14 @@ inline void tcp_service::on_open(connection& peer) noexcept {
         return;
     }
     made.who = peer.id();
-    made.ends = false;
+    made.ends = made.is_over = false;
+    made.frame_why = error::none;
     peer.state<detail::tcp_session_name>().link = index + 1;
 }
 
 inline std::size_t tcp_service::on_data(connection& peer, bytes in) noexcept {
     session* const one = session_of(peer);
-    if (one == nullptr) {
+    if (one == nullptr || one->is_over) {
         return in.size();
     }
     callee& answers = one->answers;
@@ -31036,11 +31116,21 @@ inline std::size_t tcp_service::on_data(connection& peer, bytes in) noexcept {
         settle_phase(*one, peer);
         return link.used();
     }
-    if (link.why() != error::none) {
-        refuse_frame(peer, link.why());
+    one->is_over = true;
+    one->frame_why = link.why();
+    end_if_told(*one, peer);
+    return in.size();
+}
+
+/// What was settled before a peer's mistake has been answered: the rest is not waited for.
+inline void tcp_service::end_if_told(session& one, connection& peer) noexcept {
+    if (one.answers.why() != error::rpc_transport && one.answers.has_settled()) {
+        return;
+    }
+    if (one.frame_why != error::none) {
+        refuse_frame(peer, one.frame_why);
     }
     peer.close();
-    return in.size();
 }
 
 /// A frame of a size that nobody may send; which request it was nobody knows.
@@ -31065,7 +31155,11 @@ inline void tcp_service::settle_phase(session& one, connection& peer) noexcept {
 
 inline void tcp_service::answer(session& one, connection& peer) noexcept {
     tcp_link link(peer, {}, room_, how_.each.wire);
-    if (one.answers.answer_settled(link) != 0) {
+    const std::uint32_t answered = one.answers.answer_settled(link);
+    one.is_over = one.is_over || one.answers.why() != error::none;
+    if (one.is_over) {
+        end_if_told(one, peer);
+    } else if (answered != 0) {
         if (peer.paused()) {
             peer.resume();
         }
@@ -31075,7 +31169,7 @@ inline void tcp_service::answer(session& one, connection& peer) noexcept {
 
 /// Whatever was settled meanwhile on other connections.
 inline void tcp_service::answer_others(connection& peer) noexcept {
-    while (const auto next = kernel_.next_reporting()) {
+    while (const auto next = kernel_.next_reporting(this)) {
         session& one = sessions_[next.value.word];
         if (connection* const other = peer.find(one.who); other != nullptr) {
             answer(one, *other);
@@ -31104,6 +31198,8 @@ inline void tcp_service::on_close(connection& peer, close_reason) noexcept {
         one->who = {};
         slots_.give(static_cast<std::uint32_t>(one - sessions_));
         peer.state<detail::tcp_session_name>().link = 0;
+        kernel_.dispatch();  // others' calls may have waited for its
+        answer_others(peer);
     }
 }
 
@@ -31117,12 +31213,8 @@ inline void tcp_service::on_post(connection& peer, std::uint64_t) noexcept {
 
 inline connection_id tcp_service::due() noexcept {
     kernel_.dispatch();
-    while (const auto next = kernel_.next_reporting()) {
-        if (const connection_id who = sessions_[next.value.word].who; who) {
-            return who;
-        }
-    }
-    return {};
+    const auto next = kernel_.peek_reporting(this);
+    return next ? sessions_[next.value.word].who : connection_id{};
 }
 
 }  // namespace rpc
@@ -31195,7 +31287,8 @@ public:
         return begin(false, 0, inbox, options);
     }
     /// Takes a segment that another process made, as side 1, or in the place of one whose process
-    /// has ended: then it goes on with the first record that was not released. On any error the
+    /// has ended: then it goes on with the first record that was not released (two that live, with
+    /// one side, would write over each other, and nothing here keeps them apart). On any error the
     /// handle stays the caller's, else it is the link's. error::rpc_transport: no such segment, one
     /// that could be taken away, or broken.
     os_status open(handle_type from, mutable_bytes inbox,
@@ -31260,15 +31353,16 @@ public:
         }
     }
 
-    /// Until there is a record, or room for what was refused, or the peer is gone, at most so many
-    /// milliseconds; ~0u: without end. The end of a process is noticed within `slice_ms`.
-    shm_event wait(std::uint32_t timeout_ms) noexcept {
+    /// Until there is a record, or room for what the last claim was refused, or the peer is gone,
+    /// at most so many milliseconds; ~0u: without end. The end of a process is noticed within
+    /// `slice_ms`. Who can't take a record now waits for room alone (`shm_wants::room`).
+    shm_event wait(std::uint32_t timeout_ms, std::uint32_t wants = shm_wants::both) noexcept {
         if (!is_open()) {
             return shm_event::broken;
         }
         flush();
         for (std::uint32_t left = spin_count_;; --left) {
-            if (const shm_event found = look(); found != shm_event::none) {
+            if (const shm_event found = look(wants); found != shm_event::none) {
                 return found;
             }
             if (left == 0) {
@@ -31276,7 +31370,7 @@ public:
             }
             P::relax();
         }
-        return timeout_ms == 0 ? shm_event::none : sleep(timeout_ms);
+        return timeout_ms == 0 ? shm_event::none : sleep(timeout_ms, wants);
     }
 
     /// Asks the system. Records that it has committed can still be read.
@@ -31338,16 +31432,16 @@ private:
         process_id_ = refused_ = forgotten_epoch_ = watched_epoch_ = 0;
     }
 
-    shm_event look() noexcept {
-        if (const shm_event found = look_inside(); found != shm_event::none || !is_away()) {
+    shm_event look(std::uint32_t wanted) noexcept {
+        if (const shm_event found = look_inside(wanted); found != shm_event::none || !is_away()) {
             return found;
         }
         // What it did last it had done before it was gone: so another look after that is known.
-        const shm_event found = look_inside();
+        const shm_event found = look_inside(wanted);
         return found == shm_event::none ? shm_event::peer_gone : found;
     }
-    shm_event look_inside() noexcept {
-        const bool has_record = !peek().empty();
+    shm_event look_inside(std::uint32_t wanted) noexcept {
+        const bool has_record = (wanted & shm_wants::record) != 0 && !peek().empty();
         if (side_.broken()) {
             return shm_event::broken;
         }
@@ -31360,8 +31454,9 @@ private:
         }
         return side_.broken() ? shm_event::broken : shm_event::none;
     }
-    shm_event sleep(std::uint32_t timeout_ms) noexcept {
-        const std::uint32_t wants = shm_wants::record | (refused_ != 0 ? shm_wants::room : 0);
+    shm_event sleep(std::uint32_t timeout_ms, std::uint32_t wanted) noexcept {
+        const std::uint32_t wants =
+            (wanted & shm_wants::record) | (refused_ != 0 ? shm_wants::room : 0);
         const std::uint64_t slice_ns = std::uint64_t{slice_ms} * 1'000'000;
         std::uint64_t now = P::now_ns();
         const std::uint64_t until =
@@ -31369,7 +31464,7 @@ private:
         shm_event found = shm_event::none;
         for (; found == shm_event::none && now < until; now = P::now_ns()) {
             side_.announce_sleep(wants);
-            found = look();
+            found = look(wanted);
             const bool whole =
                 found == shm_event::none &&
                 P::sleep(segment_, which_, side_.own_word(), wants,
@@ -31378,7 +31473,7 @@ private:
             if (whole) {
                 static_cast<void>(peer_gone());    // look() knows it then
             }
-            found = found == shm_event::none ? look() : found;
+            found = found == shm_event::none ? look(wanted) : found;
         }
         return found;
     }

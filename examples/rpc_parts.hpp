@@ -4,6 +4,8 @@
 
 #include "examples/options.hpp"
 
+#include <cstdlib>
+
 namespace example {
 
 namespace rpc = netio::rpc;
@@ -65,6 +67,7 @@ private:
         if (!netio::default_backend::fill_random(
                 {reinterpret_cast<std::byte*>(&word), sizeof(word)})) {
             std::fputs("no random numbers: capabilities could be guessed\n", stderr);
+            std::exit(1);
         }
         return word;
     }

@@ -53,6 +53,13 @@ public:
         link.flush();
         return moved != 0;
     }
+#if !defined(_WIN32)
+    /// For a record only if it could be taken: else this would be no sleep.
+    netio::shm_event wait(netio::shm_link& link) noexcept {
+        return link.wait(5000, callee_.can_take() ? netio::shm_wants::both
+                                                  : netio::shm_wants::room);
+    }
+#endif
 
 private:
     alignas(8) std::byte memory_[rpc::callee_bytes_needed(64)] = {};
@@ -168,7 +175,7 @@ bool over_shared(example::calculating& of, std::uint32_t calls) noexcept {
     served serves(of);
     for (netio::shm_event came = netio::shm_event::none; came != netio::shm_event::peer_gone &&
                                                          came != netio::shm_event::broken;) {
-        came = serves.step(link) ? netio::shm_event::record : link.wait(5000);
+        came = serves.step(link) ? netio::shm_event::record : serves.wait(link);
     }
     int status = 1;
     ::waitpid(child, &status, 0);

@@ -236,8 +236,9 @@ public:
     /// Bytes that `write` would take now.
     std::size_t room() const noexcept;
 
-    /// Would `write` take so many? False: `on_writable` comes when there is more room, as after a
-    /// write that took less; for output that goes whole or not at all.
+    /// Would `write` take so many, at most `limits::buffer_bytes`? False: `on_writable` comes when
+    /// there is more room, as after a write that took less; for output that goes whole or not at
+    /// all. Of more than a buffer holds it may come never.
     bool has_room(std::size_t count) noexcept;
 
     /// Bytes queued and not yet taken by the kernel; over TLS: not yet encrypted.

@@ -134,6 +134,8 @@ struct call_arguments {
     void* context = nullptr;
     /// The caller's own; comes back with what the call is settled with.
     std::uint64_t word = 0;
+    /// On a reporting lane: it is told of in `next_report`.
+    bool reports = false;
 };
 
 /// For `call_arguments::promise_of`: the number is `promise_id::bits`.
@@ -343,10 +345,12 @@ public:
     /// A queue of calls with a budget of its own, of which at most `calls_max` may be pending at
     /// once. budget_exceeded: a zero, or the table is full.
     answer<lane_id> open_lane(const budget& spend = {}, std::uint32_t calls_max = 256) noexcept;
-    /// The same for a connection: its calls, once settled, wait in `next_report` and are not
-    /// forgotten before; until they are taken they count as pending. `word` says whose it is.
+    /// The same for a connection: calls that ask for it (`call_arguments::reports`), once settled,
+    /// wait in `next_report` and are not forgotten before; until they are taken they count as
+    /// pending. `word` says whose it is among the lanes of an owner.
     answer<lane_id> open_reporting_lane(std::uint64_t word, const budget& spend = {},
-                                        std::uint32_t calls_max = 256) noexcept;
+                                        std::uint32_t calls_max = 256,
+                                        const void* owner = nullptr) noexcept;
     /// A smaller budget. escalation: not smaller in everything; budget_exceeded: a zero.
     answer<void> narrow_lane(lane_id which, const budget& spend) noexcept;
     /// Refuses calls from now on; those that are pending go on. unknown_lane.
@@ -361,13 +365,16 @@ public:
     answer<settled> next_report(lane_id of) const noexcept;
     /// Takes it: from now on it is kept, or forgotten, as any settled promise. False: none.
     bool take_report(lane_id of) noexcept;
-    /// A lane that has reports, and its word; each lane once, then it comes again when it has new
-    /// ones: so take all that it has, or come back yourself. unknown_lane: none has.
+    /// A lane of this owner that has reports, and its word; each lane once, then it comes again
+    /// when it has new ones: so take all that it has, or come back yourself. unknown_lane: none
+    /// has.
     struct reporting_lane {
         lane_id lane{};
         std::uint64_t word = 0;
     };
-    answer<reporting_lane> next_reporting() noexcept;
+    answer<reporting_lane> next_reporting(const void* owner = nullptr) noexcept;
+    /// The same one, which stays where it is.
+    answer<reporting_lane> peek_reporting(const void* owner = nullptr) noexcept;
 
     // ---- calls
 
@@ -1226,11 +1233,13 @@ inline answer<lane_id> kernel::open_lane(const budget& spend, std::uint32_t call
 }
 
 inline answer<lane_id> kernel::open_reporting_lane(std::uint64_t word, const budget& spend,
-                                                   std::uint32_t calls_max) noexcept {
+                                                   std::uint32_t calls_max,
+                                                   const void* owner) noexcept {
     const answer<lane_id> made = open_lane(spend, calls_max);
     if (made) {
         detail::lane_entry& lane = lanes_[static_cast<std::uint32_t>(made.value.bits)];
         lane.word = word;
+        lane.owner = owner;
         lane.reports_calls = true;
     }
     return made;
@@ -1305,7 +1314,9 @@ inline answer<void> kernel::drop_lane(lane_id which) noexcept {
         lane.unreported -= of.told == detail::report::wanted ? 1 : 0;
         of.told = detail::report::none;
         of.is_let_go = true;
-        if (index != running_ && state_of(index) == promise_state::pending) {
+        // A follower of one that was just cancelled is in the list of those that are settled next.
+        const bool is_next = of.follows && of.unresolved == 0;
+        if (index != running_ && state_of(index) == promise_state::pending && !is_next) {
             cancel_pending(index);
         }
     }
@@ -1348,16 +1359,35 @@ inline bool kernel::take_report(lane_id of) noexcept {
     return true;
 }
 
-inline answer<kernel::reporting_lane> kernel::next_reporting() noexcept {
+/// Those of others go behind the rest; those without a report leave the list.
+inline answer<kernel::reporting_lane> kernel::peek_reporting(const void* owner) noexcept {
+    std::uint32_t first_other = none_index;
     while (!reporting_lanes_.empty()) {
-        const std::uint32_t at = reporting_lanes_.pop(next_reporting_in(lanes_));
+        const std::uint32_t at = reporting_lanes_.first - 1;
         detail::lane_entry& of = lanes_[at];
-        of.is_reporting = false;
-        if (!of.reports.empty()) {
+        if (of.owner == owner && !of.reports.empty()) {
             return reporting_lane{lane_id{name_of(lanes_, at)}, of.word};
         }
+        if (at == first_other) {
+            break;
+        }
+        reporting_lanes_.pop(next_reporting_in(lanes_));
+        if (of.reports.empty()) {
+            of.is_reporting = false;
+            continue;
+        }
+        first_other = first_other == none_index ? at : first_other;
+        reporting_lanes_.push(at, next_reporting_in(lanes_));
     }
     return rpc_code::unknown_lane;
+}
+
+inline answer<kernel::reporting_lane> kernel::next_reporting(const void* owner) noexcept {
+    const answer<reporting_lane> found = peek_reporting(owner);
+    if (found) {
+        lanes_[reporting_lanes_.pop(next_reporting_in(lanes_))].is_reporting = false;
+    }
+    return found;
 }
 
 inline std::uint32_t kernel::pending_of(lane_id which) const noexcept {
@@ -1581,7 +1611,7 @@ NETIO_INLINE std::uint32_t kernel::queue(checked_call& what, std::uint32_t piece
     detail::promise_entry& made = promises_[index];
     made.lane = what.lane;
     join_lane(index);
-    if (lane.reports_calls) {
+    if (with.reports && lane.reports_calls) {
         made.told = detail::report::wanted;
         ++lane.unreported;
     }
@@ -2250,6 +2280,10 @@ inline answer<void> kernel::follow(promise_id which, promise_id other) noexcept 
         return rpc_code::budget_exceeded;
     }
     detail::promise_entry& of = promises_[index];
+    detail::promise_entry& followed = promises_[needed];
+    if (followed.waiters++ == 0) {  // it may be an argument that nothing else needs any more
+        unkeep(followed);
+    }
     if (of.kind == promise_kind::call) {
         // The call was made; what is left of it is its promise.
         drop_edges(of);
@@ -2257,6 +2291,7 @@ inline answer<void> kernel::follow(promise_id which, promise_id other) noexcept 
     of.follows = true;
     std::uint32_t last = 0;
     need(index, needed, last);
+    --followed.waiters;
     if (of.unresolved == 0) {
         make_ready(index);
         settle_rest();

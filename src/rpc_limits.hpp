@@ -173,7 +173,8 @@ struct lane_entry {
     account spent;
     std::uint64_t completed;
     std::uint64_t batch;         // the last one it had a job in
-    std::uint64_t word;          // of who has it
+    const void* owner;           // of those that report: who asks for them
+    std::uint64_t word;          // and which of its lanes this is
     std::uint32_t calls_max;     // pending
     std::uint32_t pending;
     std::uint32_t first_pending;

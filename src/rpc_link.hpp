@@ -110,8 +110,9 @@ inline front_sender sender_in_front(mpsc_ring& of) noexcept {
 }
 
 /// The server's side of one client of a shared ring: what others sent is not there for it. The ring
-/// is one queue, so a client that leaves its answers where they are holds up all others once
-/// `claim` finds no room: give each a ring for as many answers as it may have calls.
+/// is one queue, so a client holds up all others while its oldest request can't be taken: it leaves
+/// its answers where they are, or as many calls as it may have are under way. Give each a ring for
+/// as many answers as it may have calls, and no calls that wait for somebody.
 class served_link {
 public:
     served_link(mpsc_ring& in, std::uint64_t number, spsc_ring& out) noexcept

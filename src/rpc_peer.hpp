@@ -29,14 +29,17 @@ inline constexpr std::uint32_t connection_calls_max = 1u << 16;
 
 struct callee_options {
     /// Calls pending or not yet answered, a power of two; further requests wait where they are. So
-    /// many of the latest request ids can be named as promises. A connection whose calls all wait
-    /// for something that only comes by the same connection stands still: it needs more.
+    /// many of the latest request ids can be named as promises; of those that were answered only
+    /// while the kernel has no need of their room (rpc/unknown-promise then). A connection whose
+    /// calls all wait for something that only comes by the same connection stands still: it needs
+    /// more. The lane has twice as many: as many again are for what providers call in it.
     std::uint32_t calls_max = 64;
     /// What the calls of the connection may spend together, besides what their capabilities allow.
     budget spend = unbounded_budget;
     wire_limits wire = wire_limits::strict();
     /// A hello may come at any time and begins a session anew: for links that outlive the process
-    /// at their other end. Else it may only be the first envelope.
+    /// at their other end. Else it may only be the first envelope. A request of the dead one that
+    /// waits in front of it is taken first: close and open when the link says that it is gone.
     bool resumes = false;
 };
 
@@ -68,6 +71,12 @@ inline std::uint64_t claimed_id(bytes frame) noexcept {
     return frame.size() >= 16 && load_little<std::uint32_t>(frame.data()) == magic_little
                ? load_little<std::uint64_t>(frame.data() + 8)
                : 0;
+}
+
+/// Does an envelope say that it is a hello? It may be broken all the same.
+inline bool is_hello(bytes frame) noexcept {
+    return frame.size() >= envelope_bytes_min &&
+           static_cast<envelope_kind>(frame[5]) == envelope_kind::hello;
 }
 
 template <class Entry>
@@ -120,10 +129,11 @@ public:
     callee(const callee&) = delete;
     callee& operator=(const callee&) = delete;
 
-    /// Begins: `root` is held until `close`; `word` is what `kernel::next_reporting` says of it.
-    /// invalid_argument: options or memory, or it is open; unknown_capability: `root`;
+    /// Begins: `root` is held until `close`; `word` is what `kernel::next_reporting(owner)` says of
+    /// it. invalid_argument: options or memory, or it is open; unknown_capability: `root`;
     /// budget_exceeded: no lane is left, or a field of the budget is 0.
-    answer<void> open(capability root, std::uint64_t word = 0) noexcept;
+    answer<void> open(capability root, std::uint64_t word = 0,
+                      const void* owner = nullptr) noexcept;
     /// Ends: what is pending is cancelled, what was not answered is forgotten, the root is
     /// released.
     void close() noexcept;
@@ -138,8 +148,16 @@ public:
     template <link L>
     std::uint32_t answer_settled(L& to) noexcept;
 
-    /// error::none, or what the other side did wrong, after which nothing is taken any more:
-    /// rpc_wire, rpc_limit, rpc_capability_table. What was answered before is still to be sent.
+    /// Would `take` take a request now, if one is there and its refusal finds room?
+    bool can_take() const noexcept {
+        return is_open_ && why_ == error::none && !hello_wanted_ && under_way_ != how_.calls_max;
+    }
+    /// Is there a call to be answered for which there was no room?
+    bool has_settled() const noexcept { return static_cast<bool>(kernel_.next_report(lane_)); }
+
+    /// error::none, or why nothing is taken any more. What the other side did wrong: rpc_wire,
+    /// rpc_limit, rpc_capability_table; what was settled before is still answered. Or the link is
+    /// too small for a refusal or for the root's descriptor: rpc_transport, rpc_limit.
     error why() const noexcept { return why_; }
     lane_id lane() const noexcept { return lane_; }
     /// Calls that wait for their turn, their provider, or room for their answer.
@@ -177,6 +195,7 @@ private:
     lane_id lane_{};
     capability root_{};
     std::uint64_t word_ = 0;
+    const void* owner_ = nullptr;
     std::uint64_t last_id_ = 0;
     std::uint64_t hello_id_ = 0;
     std::uint64_t requests_ = 0;
@@ -185,13 +204,14 @@ private:
     error why_ = error::none;
     rpc_code broken_promise_ = rpc_code::other;    // of an argument, why that request was refused
     bool is_open_ = false;
+    bool is_closing_ = false;
     bool any_came_ = false;
     bool hello_wanted_ = false;
 };
 
 inline answer<void> callee::open_lane() noexcept {
     const answer<lane_id> made =
-        kernel_.open_reporting_lane(word_, how_.spend, how_.calls_max);
+        kernel_.open_reporting_lane(word_, how_.spend, 2 * how_.calls_max, owner_);
     if (!made) {
         return made.why;
     }
@@ -199,7 +219,8 @@ inline answer<void> callee::open_lane() noexcept {
     return {};
 }
 
-inline answer<void> callee::open(capability root, std::uint64_t word) noexcept {
+inline answer<void> callee::open(capability root, std::uint64_t word,
+                                 const void* owner) noexcept {
     if (is_open_ || calls_.empty() || !how_.wire.valid()) {
         return rpc_code::invalid_argument;
     }
@@ -207,6 +228,7 @@ inline answer<void> callee::open(capability root, std::uint64_t word) noexcept {
         return held;
     }
     word_ = word;
+    owner_ = owner;
     if (const answer<void> made = open_lane(); !made) {
         kernel_.release(root);
         return made;
@@ -220,15 +242,19 @@ inline answer<void> callee::open(capability root, std::uint64_t word) noexcept {
 }
 
 inline void callee::close() noexcept {
-    if (is_open_) {
-        is_open_ = false;
-        forget_calls();
-        kernel_.release(root_);
+    if (!is_open_ || is_closing_) {
+        return;
     }
+    is_closing_ = true;  // providers that hear of an end may come by here
+    forget_calls();
+    is_closing_ = is_open_ = false;
+    const capability root = root_;
+    kernel_.release(root);  // last: whoever hears of it may open this again
 }
 
 inline void callee::forget_calls() noexcept {
     kernel_.drop_lane(lane_);
+    lane_ = {};
     under_way_ = 0;
     for (detail::remembered_call& one : calls_) {
         kernel_.let_go({one.promise});
@@ -271,7 +297,7 @@ inline rpc_code callee::make_call(const envelope& in, std::uint64_t& promise) no
         target = named.value;
         given = {detail::argument_step::after(given.data()), given.size() - 1};
     }
-    call_arguments with{given, in.payload, in.flags, promise_named, this, in.request_id};
+    call_arguments with{given, in.payload, in.flags, promise_named, this, in.request_id, true};
     broken_promise_ = rpc_code::other;
     const answer<promise_id> made = kernel_.call(lane_, target, in.method, with);
     if (made) {
@@ -308,10 +334,6 @@ inline callee::refusal callee::take_hello(const envelope& in) noexcept {
     }
     if (any_came_) {
         forget_calls();
-        if (!open_lane()) {
-            why_ = error::full;
-            return {in.request_id, code_text(rpc_code::budget_exceeded)};
-        }
         last_id_ = 0;
     }
     hello_wanted_ = true;
@@ -342,11 +364,13 @@ inline callee::refusal callee::take_one(bytes frame) noexcept {
 template <link L>
 std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
     std::uint32_t taken = 0;
+    if (from.record_max() < detail::refusal_bytes) {
+        why_ = error::rpc_transport;
+    }
     ring_claim spare = from.claim(detail::refusal_bytes);
-    while (spare && taken != requests_max && is_open_ && why_ == error::none && !hello_wanted_ &&
-           under_way_ != how_.calls_max) {
+    while (spare && taken != requests_max && is_open_ && why_ == error::none && !hello_wanted_) {
         const bytes frame = from.peek();
-        if (frame.empty()) {
+        if (frame.empty() || !(can_take() || (how_.resumes && detail::is_hello(frame)))) {
             break;
         }
         const refusal no = take_one(frame);
@@ -366,6 +390,9 @@ std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
 
 template <link L>
 bool callee::say_hello(L& to) noexcept {
+    if (lane_ == lane_id{} && !open_lane()) {
+        return false;  // until the one of the session before is free, or another
+    }
     std::string_view names[provider_methods_max];
     const answer<descriptor_fields> root = kernel_.describe(root_, names);
     std::size_t size = envelope_bytes_min;
@@ -495,7 +522,7 @@ public:
 
     /// Sends a hello, after which everything is skipped until one with the same number comes back:
     /// it names the root. For links that may still hold answers to somebody else's calls; others
-    /// may do without. full: no room now; already_open: calls are outstanding.
+    /// may do without. full: no room now; already_open: calls are outstanding; limits_invalid.
     template <link L>
     error begin(L& to, std::uint64_t number) noexcept;
 
@@ -558,6 +585,9 @@ private:
 
 template <link L>
 error caller::begin(L& to, std::uint64_t number) noexcept {
+    if (calls_.empty() || !how_.wire.valid()) {
+        return error::limits_invalid;
+    }
     if (outstanding_ != 0) {
         return error::already_open;
     }
@@ -585,7 +615,7 @@ result<std::uint64_t> caller::call(L& to, std::string_view method, const call_op
     if (why_ != error::none || to.why() != error::none) {
         return why_ != error::none ? why_ : to.why();
     }
-    if (how.bytes_max > to.record_max()) {
+    if (how.bytes_max < envelope_bytes_min || how.bytes_max > to.record_max()) {
         return error::too_long;
     }
     const ring_claim room = outstanding_ != calls_.size() ? to.claim(how.bytes_max) : ring_claim{};
@@ -661,7 +691,7 @@ std::uint32_t caller::take(L& from, Heard&& heard) noexcept {
             const detail::outstanding_call was = *one;
             *one = {};
             --outstanding_;
-            ++taken;
+            taken += was.is_forgotten ? 0 : 1;
             const bool resolved = in.kind == envelope_kind::response;
             if (!was.is_forgotten) {
                 heard(reply{in.request_id, was.word, resolved, code_from(in.method), in.method,

@@ -26,9 +26,11 @@ public:
         }
     }
 
+    /// No more than one buffer holds: what goes whole or not at all finds room then.
     std::uint32_t record_max() const noexcept {
-        const std::size_t most = room_.size() - frame_prefix_bytes;
-        return most < frame_bytes_max ? static_cast<std::uint32_t>(most) : frame_bytes_max;
+        const std::size_t most =
+            room_.size() < peer_.input_max() ? room_.size() : peer_.input_max();
+        return static_cast<std::uint32_t>(most - frame_prefix_bytes);
     }
     /// Without room in the connection's output `on_writable` comes when there is some.
     ring_claim claim(std::uint32_t bytes_count) noexcept {
@@ -76,8 +78,8 @@ struct tcp_service_options {
     callee_options each{};
     /// Connections that are answered at once; more are reset.
     std::uint32_t connections_max = 64;
-    /// Bytes of the largest answer. Those of the largest request are `each.wire.bytes_max`, or 4
-    /// less than `limits::buffer_bytes` if that is smaller.
+    /// Bytes of the largest answer; those of the largest request are `each.wire.bytes_max`. Both no
+    /// more than 4 less than `limits::buffer_bytes`.
     std::uint32_t answer_max = 16u << 10;
     /// Whom requests without a target go to.
     capability root{};
@@ -93,6 +95,8 @@ struct tcp_session {
     slot_header slot;
     connection_id who;
     bool ends;              // once all is answered
+    bool is_over;           // what the peer sent was wrong: once what is settled is answered
+    error frame_why;        // of a frame's size
     callee answers;
 };
 
@@ -129,10 +133,11 @@ constexpr std::size_t bytes_needed(const tcp_service_options& how) noexcept {
     return detail::tcp_layout::valid(how) ? detail::tcp_layout::of(how).total : 0;
 }
 
-/// A handler for `netio::server` with one worker: each connection is a callee of one kernel. The
-/// gate, PROXY headers, caps, rates and deadlines are the server's, as for any handler; a
-/// connection with calls under way is in `phase::answer`. A program with hooks of its own calls
-/// these from them.
+/// A handler for `netio::server` with one worker: each connection is a callee of one kernel, and
+/// connections of other workers are reset. The gate, PROXY headers, caps, rates and deadlines are
+/// the server's, as for any handler; a connection with calls under way is in `phase::answer`, all
+/// of which an exchange deadline bounds together while they overlap. A program with hooks of its
+/// own calls these from them, and leaves it `connection::state`.
 class tcp_service {
 public:
     /// `memory` is all zero and `bytes_needed(how)` large. If it is smaller, or an option is out of
@@ -163,7 +168,7 @@ public:
 
     /// For providers that resolve promises outside of a call (a timer, a post from another thread):
     /// runs what became ready. A connection that has an answer to send, or {}: post to it
-    /// (`server::post`), and it is sent, with those of all others.
+    /// (`server::post`), and it is sent, with those of all others. The same one until then.
     connection_id due() noexcept;
 
     pool_stats sessions() const noexcept { return slots_.stats("rpc sessions"); }
@@ -183,6 +188,7 @@ private:
     void answer(session& one, connection& peer) noexcept;
     void answer_others(connection& peer) noexcept;
     void settle_phase(session& one, connection& peer) noexcept;
+    void end_if_told(session& one, connection& peer) noexcept;
     void refuse_frame(connection& peer, error why) noexcept;
 
     kernel& kernel_;
@@ -202,7 +208,7 @@ inline void tcp_service::attach(std::byte* memory) noexcept {
     for (std::uint32_t at = 0; at < how_.connections_max; ++at) {
         const std::span<std::byte> calls{memory + lay.calls + at * lay.calls_each, lay.calls_each};
         ::new (static_cast<void*>(sessions_ + at))
-            session{{}, {}, false, {kernel_, calls, how_.each}};
+            session{{}, {}, false, false, error::none, {kernel_, calls, how_.each}};
     }
     slots_.attach(reinterpret_cast<std::byte*>(sessions_), sizeof(session), how_.connections_max);
     room_ = {memory + lay.room, frame_prefix_bytes + std::size_t{how_.answer_max}};
@@ -212,7 +218,7 @@ inline bool tcp_service::open_session(session& made, connection& peer) noexcept 
     const bool is_given = how_.root_of != nullptr;
     const capability root = is_given ? how_.root_of(how_.context, peer) : how_.root;
     const auto index = static_cast<std::uint32_t>(&made - sessions_);
-    const bool opened = static_cast<bool>(made.answers.open(root, index));
+    const bool opened = static_cast<bool>(made.answers.open(root, index, this));
     if (is_given) {
         kernel_.release(root);  // the callee holds it now, or nobody
     }
@@ -220,7 +226,7 @@ inline bool tcp_service::open_session(session& made, connection& peer) noexcept 
 }
 
 inline void tcp_service::on_open(connection& peer) noexcept {
-    const std::uint32_t index = slots_.take();
+    const std::uint32_t index = peer.worker() == 0 ? slots_.take() : none_index;
     if (index == none_index) {
         peer.kill();
         return;
@@ -232,13 +238,14 @@ inline void tcp_service::on_open(connection& peer) noexcept {
         return;
     }
     made.who = peer.id();
-    made.ends = false;
+    made.ends = made.is_over = false;
+    made.frame_why = error::none;
     peer.state<detail::tcp_session_name>().link = index + 1;
 }
 
 inline std::size_t tcp_service::on_data(connection& peer, bytes in) noexcept {
     session* const one = session_of(peer);
-    if (one == nullptr) {
+    if (one == nullptr || one->is_over) {
         return in.size();
     }
     callee& answers = one->answers;
@@ -265,11 +272,21 @@ inline std::size_t tcp_service::on_data(connection& peer, bytes in) noexcept {
         settle_phase(*one, peer);
         return link.used();
     }
-    if (link.why() != error::none) {
-        refuse_frame(peer, link.why());
+    one->is_over = true;
+    one->frame_why = link.why();
+    end_if_told(*one, peer);
+    return in.size();
+}
+
+/// What was settled before a peer's mistake has been answered: the rest is not waited for.
+inline void tcp_service::end_if_told(session& one, connection& peer) noexcept {
+    if (one.answers.why() != error::rpc_transport && one.answers.has_settled()) {
+        return;
+    }
+    if (one.frame_why != error::none) {
+        refuse_frame(peer, one.frame_why);
     }
     peer.close();
-    return in.size();
 }
 
 /// A frame of a size that nobody may send; which request it was nobody knows.
@@ -294,7 +311,11 @@ inline void tcp_service::settle_phase(session& one, connection& peer) noexcept {
 
 inline void tcp_service::answer(session& one, connection& peer) noexcept {
     tcp_link link(peer, {}, room_, how_.each.wire);
-    if (one.answers.answer_settled(link) != 0) {
+    const std::uint32_t answered = one.answers.answer_settled(link);
+    one.is_over = one.is_over || one.answers.why() != error::none;
+    if (one.is_over) {
+        end_if_told(one, peer);
+    } else if (answered != 0) {
         if (peer.paused()) {
             peer.resume();
         }
@@ -304,7 +325,7 @@ inline void tcp_service::answer(session& one, connection& peer) noexcept {
 
 /// Whatever was settled meanwhile on other connections.
 inline void tcp_service::answer_others(connection& peer) noexcept {
-    while (const auto next = kernel_.next_reporting()) {
+    while (const auto next = kernel_.next_reporting(this)) {
         session& one = sessions_[next.value.word];
         if (connection* const other = peer.find(one.who); other != nullptr) {
             answer(one, *other);
@@ -333,6 +354,8 @@ inline void tcp_service::on_close(connection& peer, close_reason) noexcept {
         one->who = {};
         slots_.give(static_cast<std::uint32_t>(one - sessions_));
         peer.state<detail::tcp_session_name>().link = 0;
+        kernel_.dispatch();  // others' calls may have waited for its
+        answer_others(peer);
     }
 }
 
@@ -346,12 +369,8 @@ inline void tcp_service::on_post(connection& peer, std::uint64_t) noexcept {
 
 inline connection_id tcp_service::due() noexcept {
     kernel_.dispatch();
-    while (const auto next = kernel_.next_reporting()) {
-        if (const connection_id who = sessions_[next.value.word].who; who) {
-            return who;
-        }
-    }
-    return {};
+    const auto next = kernel_.peek_reporting(this);
+    return next ? sessions_[next.value.word].who : connection_id{};
 }
 
 }  // namespace rpc

@@ -69,7 +69,8 @@ public:
         return begin(false, 0, inbox, options);
     }
     /// Takes a segment that another process made, as side 1, or in the place of one whose process
-    /// has ended: then it goes on with the first record that was not released. On any error the
+    /// has ended: then it goes on with the first record that was not released (two that live, with
+    /// one side, would write over each other, and nothing here keeps them apart). On any error the
     /// handle stays the caller's, else it is the link's. error::rpc_transport: no such segment, one
     /// that could be taken away, or broken.
     os_status open(handle_type from, mutable_bytes inbox,
@@ -134,15 +135,16 @@ public:
         }
     }
 
-    /// Until there is a record, or room for what was refused, or the peer is gone, at most so many
-    /// milliseconds; ~0u: without end. The end of a process is noticed within `slice_ms`.
-    shm_event wait(std::uint32_t timeout_ms) noexcept {
+    /// Until there is a record, or room for what the last claim was refused, or the peer is gone,
+    /// at most so many milliseconds; ~0u: without end. The end of a process is noticed within
+    /// `slice_ms`. Who can't take a record now waits for room alone (`shm_wants::room`).
+    shm_event wait(std::uint32_t timeout_ms, std::uint32_t wants = shm_wants::both) noexcept {
         if (!is_open()) {
             return shm_event::broken;
         }
         flush();
         for (std::uint32_t left = spin_count_;; --left) {
-            if (const shm_event found = look(); found != shm_event::none) {
+            if (const shm_event found = look(wants); found != shm_event::none) {
                 return found;
             }
             if (left == 0) {
@@ -150,7 +152,7 @@ public:
             }
             P::relax();
         }
-        return timeout_ms == 0 ? shm_event::none : sleep(timeout_ms);
+        return timeout_ms == 0 ? shm_event::none : sleep(timeout_ms, wants);
     }
 
     /// Asks the system. Records that it has committed can still be read.
@@ -212,16 +214,16 @@ private:
         process_id_ = refused_ = forgotten_epoch_ = watched_epoch_ = 0;
     }
 
-    shm_event look() noexcept {
-        if (const shm_event found = look_inside(); found != shm_event::none || !is_away()) {
+    shm_event look(std::uint32_t wanted) noexcept {
+        if (const shm_event found = look_inside(wanted); found != shm_event::none || !is_away()) {
             return found;
         }
         // What it did last it had done before it was gone: so another look after that is known.
-        const shm_event found = look_inside();
+        const shm_event found = look_inside(wanted);
         return found == shm_event::none ? shm_event::peer_gone : found;
     }
-    shm_event look_inside() noexcept {
-        const bool has_record = !peek().empty();
+    shm_event look_inside(std::uint32_t wanted) noexcept {
+        const bool has_record = (wanted & shm_wants::record) != 0 && !peek().empty();
         if (side_.broken()) {
             return shm_event::broken;
         }
@@ -234,8 +236,9 @@ private:
         }
         return side_.broken() ? shm_event::broken : shm_event::none;
     }
-    shm_event sleep(std::uint32_t timeout_ms) noexcept {
-        const std::uint32_t wants = shm_wants::record | (refused_ != 0 ? shm_wants::room : 0);
+    shm_event sleep(std::uint32_t timeout_ms, std::uint32_t wanted) noexcept {
+        const std::uint32_t wants =
+            (wanted & shm_wants::record) | (refused_ != 0 ? shm_wants::room : 0);
         const std::uint64_t slice_ns = std::uint64_t{slice_ms} * 1'000'000;
         std::uint64_t now = P::now_ns();
         const std::uint64_t until =
@@ -243,7 +246,7 @@ private:
         shm_event found = shm_event::none;
         for (; found == shm_event::none && now < until; now = P::now_ns()) {
             side_.announce_sleep(wants);
-            found = look();
+            found = look(wanted);
             const bool whole =
                 found == shm_event::none &&
                 P::sleep(segment_, which_, side_.own_word(), wants,
@@ -252,7 +255,7 @@ private:
             if (whole) {
                 static_cast<void>(peer_gone());    // look() knows it then
             }
-            found = found == shm_event::none ? look() : found;
+            found = found == shm_event::none ? look(wanted) : found;
         }
         return found;
     }

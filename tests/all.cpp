@@ -44,6 +44,7 @@
 #include "tests/ring_test.cpp"
 #include "tests/rpc_ceilings_test.cpp"
 #include "tests/rpc_kernel_test.cpp"
+#include "tests/rpc_link_test.cpp"
 #include "tests/rpc_model_test.cpp"
 #include "tests/rpc_peer_test.cpp"
 #include "tests/rpc_peer_trial_test.cpp"

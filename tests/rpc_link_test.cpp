@@ -122,6 +122,35 @@ struct says_much {
 
 using texts = std::vector<std::string>;
 
+/// Answers later, by a call of its own in the lane of whoever asks.
+struct link_calls_on {
+    static constexpr rpc::method methods[] = {{"outer"}};
+    rpc::capability inner{};
+    std::vector<rpc::promise_id> late, made;
+
+    void invoke(rpc::invocation& call) noexcept {
+        late.push_back(call.later());
+        const auto asked = call.owner().call(call.lane(), inner, "add");
+        CHECK(asked);
+        made.push_back(asked.value);
+    }
+};
+
+struct link_opens_again {
+    static constexpr rpc::method methods[] = {{"x"}};
+    rpc::callee* answers = nullptr;
+    rpc::capability root{};
+    int heard = 0;
+    bool opened = false;
+
+    void invoke(rpc::invocation& call) noexcept { call.later(); }
+    void on_dropped(std::uint64_t) noexcept {
+        ++heard;
+        answers->close();
+        opened = static_cast<bool>(answers->open(root));
+    }
+};
+
 }  // namespace
 
 TEST_CASE("rpc link: each claim is committed or given back, by both ends") {
@@ -332,7 +361,7 @@ TEST_CASE("rpc link: a root that is gone is a hello without one, one that can't 
     CHECK(odd.server.abandoned == 2);
 }
 
-TEST_CASE("rpc link: a session that can't begin anew, for want of a lane, is told and ends") {
+TEST_CASE("rpc link: a session begins anew once the lane of the one before is free") {
     rpc::callee_options how;
     how.resumes = true;
     rpc::rpc_limits sizes = rpc_world::small_sizes();
@@ -343,11 +372,88 @@ TEST_CASE("rpc link: a session that can't begin anew, for want of a lane, is tol
     c.answers.take(c.server);  // waits for its turn, and holds its lane until then
     c.put_hello(c.to, 9);
     CHECK(c.answers.take(c.server) == 1);
-    CHECK(c.answers.why() == error::full);
-    c.put_hello(c.to, 10);
-    CHECK(c.answers.take(c.server) == 0);
-    CHECK(rpc::decode(c.from.peek()).value.method == "rpc/budget-exceeded");
+    CHECK(c.answers.answer_settled(c.server) == 0);
+    CHECK(c.from.peek().empty());
+    c.world.of.dispatch();
+    c.answers.answer_settled(c.server);
+    CHECK(rpc::decode(c.from.peek()).value.kind == envelope_kind::hello);
     CHECK(rpc::decode(c.from.peek()).value.request_id == 9);
+    CHECK(c.answers.why() == error::none);
+}
+
+TEST_CASE("rpc link: a successor is let in where all calls of the dead one are still under way") {
+    rpc::callee_options how;
+    how.calls_max = 2;
+    how.resumes = true;
+    link_pair c(how);
+    c.open();
+    c.call("late");
+    c.call("late");
+    c.serve();
+    CHECK_FALSE(c.answers.can_take());
+    c.put_hello(c.to, 9);
+    c.serve();
+    CHECK(rpc::decode(c.from.peek()).value.kind == envelope_kind::hello);
+    CHECK(c.answers.can_take());
+    CHECK(c.world.of.resolve(c.world.handler.late, rpc::value()).why ==
+          rpc_code::unknown_promise);
+}
+
+TEST_CASE("rpc link: what a provider calls in its caller's lane is no answer, and takes no place") {
+    rpc::callee_options how;
+    how.calls_max = 2;
+    link_pair c(how);
+    link_calls_on on;
+    on.inner = c.world.mint();
+    rpc::grant what;
+    static constexpr std::string_view names[] = {"outer"};
+    what.methods = names;
+    const rpc::provider_id id = c.world.of.add_provider(on).value;
+    REQUIRE(c.answers.open(c.world.of.mint(id, 1, what).value));
+    c.call("outer");
+    c.call("outer");
+    c.serve();
+    CHECK(c.answers.under_way() == 2);
+    CHECK(c.from.peek().empty());
+    CHECK(c.world.of.follow(on.late[0], on.made[0]));
+    CHECK(c.world.of.follow(on.late[1], on.made[1]));
+    c.serve();
+    CHECK(c.hear() == std::vector<std::string>{"1 ok", "2 ok"});
+    CHECK(c.answers.under_way() == 0);
+}
+
+TEST_CASE("rpc link: a provider that hears of an end may open the connection again, not before") {
+    link_pair c;
+    link_opens_again on;
+    on.answers = &c.answers;
+    rpc::grant what;
+    static constexpr std::string_view names[] = {"x"};
+    what.methods = names;
+    const rpc::provider_id id = c.world.of.add_provider(on).value;
+    const rpc::capability held = c.world.of.mint(id, 1, what).value;
+    on.root = c.world.mint();
+    const rpc::capability_id name = c.world.of.id_of(held);
+    const rpc::capability root = c.world.mint();
+    REQUIRE(c.answers.open(root));
+    c.put(c.to, envelope_kind::request, 1, "x", [&](rpc::writer& in) { in.capability(name); });
+    c.serve();  // answered later: the call holds it
+    CHECK(c.world.of.release(held));
+    c.answers.close();
+    CHECK(on.heard == 1);
+    CHECK_FALSE(on.opened);  // it was still closing
+    CHECK_FALSE(c.answers.is_open());
+    CHECK(c.world.of.release(root));
+    CHECK(c.world.of.release(root).why == rpc_code::unknown_capability);
+}
+
+TEST_CASE("rpc link: one too small for a refusal is told") {
+    link_pair c;
+    c.open();
+    c.server.most = 63;
+    c.call("add");
+    c.serve();
+    CHECK(c.answers.why() == error::rpc_transport);
+    CHECK(c.answers.requests() == 0);
 }
 
 TEST_CASE("rpc link: a session opened again knows nothing of the one before") {

@@ -16,6 +16,7 @@ struct reporting : rpc_world::fixture {
     rpc::promise_id ask(std::string_view method, std::uint64_t word) {
         rpc::call_arguments with;
         with.word = word;
+        with.reports = true;
         const auto made = of.call(own, target, method, with);
         REQUIRE(made);
         return made.value;
@@ -67,6 +68,7 @@ TEST_CASE("rpc reports: what nobody took is kept however many are settled since,
     }
     CHECK(w.next_word() == 1);
     rpc::call_arguments with;
+    with.reports = true;
     CHECK(w.of.call(w.own, w.target, "add", with).why == rpc_code::budget_exceeded);
     CHECK(w.of.take_report(w.own));
     CHECK(w.of.look(second).value.text == "out-of-paper");
@@ -79,7 +81,10 @@ TEST_CASE("rpc reports: each lane that has some is named once, until it has new 
     CHECK(w.of.next_reporting().why == rpc_code::unknown_lane);
     w.ask("add", 1);
     w.ask("add", 2);
-    CHECK(w.of.call(other, w.target, "add"));
+    rpc::call_arguments with;
+    with.reports = true;
+    CHECK(w.of.call(other, w.target, "add", with));
+    CHECK(w.of.call(other, w.target, "add"));  // which nobody asked to hear of
     CHECK(w.call(w.target, "add"));  // of a lane that reports nothing
     w.of.dispatch();
     const auto first = w.of.next_reporting();
@@ -149,8 +154,10 @@ TEST_CASE("rpc reports: a lane dropped by its own call goes once that has ended"
     what.methods = names;
     const rpc::capability target = w.of.mint(provides, 1, what).value;
     const rpc::lane_id own = w.of.open_reporting_lane(5).value;
-    const rpc::promise_id ends = w.of.call(own, target, "end").value;
-    const rpc::promise_id after = w.of.call(own, target, "end").value;
+    rpc::call_arguments with;
+    with.reports = true;
+    const rpc::promise_id ends = w.of.call(own, target, "end", with).value;
+    const rpc::promise_id after = w.of.call(own, target, "end", with).value;
     w.of.dispatch();
     CHECK(handler.dropped);
     CHECK(w.of.look(ends).why == rpc_code::unknown_promise);
@@ -190,4 +197,56 @@ TEST_CASE("rpc reports: what a descriptor says of a capability is what it grants
     CHECK(w.of.revoke(made));
     CHECK(w.of.describe(made, room).why == rpc_code::revoked);
     CHECK(w.of.describe(rpc::capability{5}, room).why == rpc_code::unknown_capability);
+}
+
+TEST_CASE("rpc reports: a lane is dropped whose older calls follow its newer ones") {
+    reporting w;
+    w.ask("late", 1);
+    w.of.dispatch();
+    const rpc::promise_id older = w.handler.late;
+    const rpc::promise_id newer = w.ask("late", 2);
+    w.of.dispatch();
+    CHECK(w.of.follow(older, newer));
+    CHECK(w.of.drop_lane(w.own));
+    CHECK(w.of.promises().in_use == 0);
+    CHECK(w.of.edges().in_use == 0);
+    CHECK(w.of.lanes().in_use == 1);
+}
+
+TEST_CASE("rpc reports: a call may follow its own argument, which nobody else needs any more") {
+    rpc_world::fixture w;
+    const rpc::capability target = w.mint();
+    const rpc::promise_id argument = w.add(target, {7}).value;
+    w.of.dispatch();
+    rpc_world::arguments made;
+    made.in.promise(argument.bits);
+    const rpc::promise_id late = w.of.call(w.lane, target, "late", made.with()).value;
+    w.of.dispatch();
+    CHECK(w.of.let_go(argument));
+    CHECK(w.of.look(argument));  // until the call that has it is settled
+    CHECK(w.of.follow(late, argument));
+    CHECK(w.number_of(late) == 7);
+    CHECK(w.of.look(argument).why == rpc_code::unknown_promise);
+    CHECK(w.of.promises().in_use == 1);
+}
+
+TEST_CASE("rpc reports: each owner is told of lanes of its own, whoever else has some") {
+    reporting w;
+    int first = 0;
+    int second = 0;
+    const rpc::lane_id mine = w.of.open_reporting_lane(7, {}, 8, &first).value;
+    const rpc::lane_id other = w.of.open_reporting_lane(7, {}, 8, &second).value;
+    rpc::call_arguments with;
+    with.reports = true;
+    for (const rpc::lane_id each : {other, w.own, mine}) {
+        CHECK(w.of.call(each, w.target, "add", with));
+    }
+    w.of.dispatch();
+    CHECK(w.of.peek_reporting(&first).value.lane == mine);
+    CHECK(w.of.peek_reporting(&first).value.lane == mine);  // it stays where it is
+    CHECK(w.of.next_reporting(&first).value.lane == mine);
+    CHECK_FALSE(w.of.next_reporting(&first));
+    CHECK(w.of.next_reporting().value.lane == w.own);
+    CHECK(w.of.next_reporting(&second).value.lane == other);
+    CHECK_FALSE(w.of.next_reporting(&second));
 }

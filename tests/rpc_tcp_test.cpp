@@ -2,6 +2,8 @@
 // a server does for any handler. What every transport has in common is in rpc_peer_test.cpp.
 #include "tests/rpc_rigs.hpp"
 
+#include <algorithm>
+
 namespace {
 
 namespace rpc = netio::rpc;
@@ -473,4 +475,157 @@ TEST_CASE("rpc tcp: options out of range and memory too small say so, and nobody
     }
     std::vector<std::byte> memory(rpc::bytes_needed(good) - 1);
     CHECK(rpc::tcp_service(kernels.of, memory, good).why() == netio::error::memory_too_small);
+}
+
+TEST_CASE("rpc tcp: an answer larger than a buffer is told as that, whatever answers may have") {
+    on_both_kernels([](bool proactor) {
+        rpc::tcp_service_options how;
+        how.answer_max = 128 * 1024;
+        rpc::rpc_limits tables = rpc_world::small_sizes();
+        tables.pieces[3] = {128 * 1024, 4};
+        tcp_world<> w(proactor, how, tables);
+        w.listen();
+        sim_peer peer = w.connect();
+        const auto many = [](std::uint64_t id, std::int64_t count) {
+            return tcp_frame(id, "many", [&](rpc::writer& in) { in.value_int(count); });
+        };
+        peer.send(many(1, 70'000) + many(2, 16'448 - 42) + many(3, 16'448 - 41) +
+                  tcp_number_frame(4, 5));
+        w.pump();
+        CHECK(tcp_answers(peer.take_text()) ==
+              tcp_said{"1:rpc/transport", "2=-1", "3:rpc/transport", "4=5"});
+        peer.close();
+        w.pump();
+    });
+}
+
+TEST_CASE("rpc tcp: answers as large as a buffer reach slow readers who share too few of them") {
+    on_both_kernels([](bool proactor) {
+        rpc::rpc_limits tables = rpc_world::small_sizes();
+        tables.pieces[3] = {16 * 1024, 16};
+        tcp_world<> w(proactor, {}, tables);  // eight output buffers in all
+        w.listen();
+        std::vector<sim_peer> peers;
+        for (int more = 0; more < 3; ++more) {
+            peers.push_back(w.connect());
+            peers.back().window(1000);
+        }
+        std::string sent;
+        for (std::uint64_t id = 1; id <= 5; ++id) {
+            sent += tcp_frame(id, "many", [](rpc::writer& in) { in.value_int(16'000); });
+        }
+        for (sim_peer& each : peers) {
+            each.send(sent);
+            w.pump();
+        }
+        std::string got[3];
+        for (int turn = 0; turn < 3000; ++turn) {
+            for (std::size_t at = 0; at < 3; ++at) {
+                got[at] += peers[at].take_text();
+            }
+            w.pump(2);
+        }
+        for (std::size_t at = 0; at < 3; ++at) {
+            CHECK(tcp_answers(got[at]).size() == 5);
+            peers[at].close();
+        }
+        w.pump();
+    });
+}
+
+TEST_CASE("rpc tcp: whom due named may be gone, or the post refused: the answers go out") {
+    on_both_kernels([](bool proactor) {
+        tcp_world<> w(proactor);
+        w.listen();
+        sim_peer first = w.connect();
+        sim_peer second = w.connect();
+        first.send(tcp_frame(1, "late"));
+        w.pump();
+        CHECK(w.of.reject(w.late(), rpc::rpc_code::domain));
+        second.send(tcp_frame(1, "late"));
+        w.pump();  // and the first one's answer with it
+        CHECK(tcp_answers(first.take_text()) == tcp_said{"1:rpc/domain"});
+        first.send(tcp_frame(2, "late"));
+        const rpc::promise_id others = w.late();
+        w.pump();
+        CHECK(w.of.reject(w.late(), rpc::rpc_code::domain));
+        CHECK(w.of.reject(others, rpc::rpc_code::timeout));
+        const netio::connection_id who = w.service().due();
+        CHECK(who);
+        CHECK(w.service().due() == who);  // until its answer is sent
+        first.reset();
+        w.pump();
+        CHECK(tcp_answers(second.take_text()) == tcp_said{"1:rpc/timeout"});
+        second.close();
+        w.pump();
+    });
+}
+
+TEST_CASE("rpc tcp: what waited for a connection's call hears of that connection's end") {
+    on_both_kernels([](bool proactor) {
+        tcp_world<> w(proactor);
+        w.listen();
+        sim_peer first = w.connect();
+        sim_peer second = w.connect();
+        first.send(tcp_frame(1, "late"));
+        w.pump();
+        const rpc::promise_id one = w.late();
+        second.send(tcp_frame(1, "late"));
+        w.pump();
+        CHECK(w.of.follow(w.late(), one));  // the provider does the work once for both
+        first.reset();
+        w.pump();
+        CHECK(tcp_answers(second.take_text()) == tcp_said{"1:rpc/promise-cancelled"});
+        second.close();
+        w.pump();
+    });
+}
+
+TEST_CASE("rpc tcp: a peer's mistake does not cost it the answers that wait for room") {
+    on_both_kernels([](bool proactor) {
+        for (const bool bad_size : {false, true}) {
+            rpc::rpc_limits tables = rpc_world::small_sizes();
+            tables.pieces[2].count = 64;
+            tcp_world<> w(proactor, {}, tables);
+            w.listen();
+            sim_peer peer = w.connect();
+            peer.window(1000);
+            std::string sent;
+            for (std::uint64_t id = 1; id <= 40; ++id) {
+                sent += tcp_frame(id, "many", [](rpc::writer& in) { in.value_int(3000); });
+            }
+            sent += bad_size ? std::string(4, '\xFF') : tcp_number_frame(1, 5);
+            peer.send(sent);
+            w.pump();
+            std::string got;
+            for (int turn = 0; turn < 3000; ++turn) {
+                got += peer.take_text();
+                w.pump(2);
+            }
+            const tcp_said said = tcp_answers(got);
+            CHECK(said.size() == 41);
+            CHECK(std::count(said.begin(), said.end(),
+                             bad_size ? "0:rpc/transport" : "1:rpc/wire") == 1);
+            CHECK(peer.finished());
+            peer.close();
+            w.pump();
+        }
+    });
+}
+
+TEST_CASE("rpc tcp: other callees of the kernel are none of its sessions, whatever their word") {
+    tcp_world<> w(false);
+    w.listen();
+    sim_peer peer = w.connect();
+    const rpc::lane_id other = w.of.open_reporting_lane(std::uint64_t{1} << 40).value;
+    rpc::call_arguments with;
+    with.reports = true;
+    CHECK(w.of.call(other, w.root, "add", with));
+    peer.send(tcp_number_frame(1, 5));
+    w.pump();
+    CHECK(tcp_answers(peer.take_text()) == tcp_said{"1=5"});
+    CHECK(w.of.next_report(other));
+    CHECK(w.of.drop_lane(other));
+    peer.close();
+    w.pump();
 }

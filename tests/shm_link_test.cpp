@@ -670,6 +670,29 @@ TEST_CASE("shm link: a process that forks has its link twice, and the child's en
     CHECK(shm_get(near) == "still there");
 }
 
+TEST_CASE("shm link: who can take no record waits for room alone, and sleeps") {
+    shm_link near;
+    shm_link far;
+    REQUIRE(near.create({}, shm_made(0, true)));
+    REQUIRE(far.open(shm_copy(near.handle()), {}, shm_made(1, true)));
+    const netio::ring_claim to = near.claim(4);
+    REQUIRE(to);
+    std::memcpy(to.room.data(), "rest", 4);
+    near.commit(to, 4);
+    CHECK(far.wait(0, netio::shm_wants::room) == shm_event::none);
+    CHECK(far.wait(1, netio::shm_wants::room) == shm_event::none);
+    while (const netio::ring_claim more = far.claim(far.record_max())) {
+        far.commit(more, far.record_max());
+    }
+    CHECK(far.wait(1, netio::shm_wants::room) == shm_event::none);
+    for (int more = 0; more < 2; ++more) {
+        REQUIRE(!near.peek().empty());
+        near.release();
+    }
+    CHECK(far.wait(1, netio::shm_wants::room) == shm_event::room);
+    CHECK(far.wait(0) == shm_event::record);
+}
+
 TEST_CASE("shm link: records can be lent where they lie") {
     shm_link near;
     shm_link far;
