@@ -2133,9 +2133,7 @@ inline void kernel::keep_if_settled(std::uint32_t index) noexcept {
         free_promise(index);
         return;
     }
-    if (of.is_kept) {
-        return;
-    }
+    NETIO_ASSERT(!of.is_kept);  // or a waiter, a report or its turn in a queue would hold it
     of.is_kept = true;
     of.next = 0;
     of.previous = last_kept_;

@@ -155,7 +155,10 @@ struct link_opens_again {
 
 TEST_CASE("rpc link: each claim is committed or given back, by both ends") {
     link_pair c;
+    CHECK_FALSE(c.answers.is_open());
     c.open();
+    CHECK(c.answers.is_open());
+    CHECK(c.world.of.pending_of(c.answers.lane()) == 0);
     c.answers.take(c.server);
     CHECK(c.server.abandoned == 1);  // what it would have refused with
     rpc::call_options how;
@@ -224,6 +227,7 @@ TEST_CASE("rpc link: a caller without memory or with a limit of 0 calls nobody")
         CHECK(none.end(hears) == 0);
     }
     rpc::caller_options zero;
+    zero.calls_max = 8;
     zero.wire.method_max = 0;
     rpc::caller none(c.caller_memory, zero);
     CHECK(none.call(c.client, "add").why == error::limits_invalid);
@@ -595,6 +599,8 @@ TEST_CASE("rpc link: a client of a shared ring sees a record of its own, and no 
     CHECK(room.room.size() == 5);
     std::memcpy(room.room.data(), "hello", 5);
     two.commit(room, 4);
+    two.flush();
+    CHECK(serves_two.why() == error::none);
     CHECK(rpc::sender_in_front(shared).there);
     CHECK(rpc::sender_in_front(shared).number == 2);
     CHECK(serves_one.peek().empty());

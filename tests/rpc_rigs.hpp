@@ -191,13 +191,18 @@ struct service_handler {
     std::vector<std::byte> memory;
     std::uint64_t closed = 0;
     std::vector<netio::close_reason> reasons;
+    bool opens = true;    // else the service never hears of a connection's begin
 
     void begin(rpc::kernel& kernel, const rpc::tcp_service_options& how) {
         memory.assign(rpc::bytes_needed(how), std::byte{0});
         of.emplace(kernel, memory, how);
         REQUIRE(of->why() == netio::error::none);
     }
-    void on_open(netio::connection& c) noexcept { of->on_open(c); }
+    void on_open(netio::connection& c) noexcept {
+        if (opens) {
+            of->on_open(c);
+        }
+    }
     std::size_t on_data(netio::connection& c, netio::bytes in) noexcept {
         return of->on_data(c, in);
     }

@@ -94,6 +94,34 @@ std::vector<std::string> tcp_answers(std::string_view text) {
 
 using tcp_said = std::vector<std::string>;
 
+/// A handler of its own over the link: sends back each envelope that is whole.
+struct tcp_echo {
+    std::byte room[4 + 256] = {};
+    netio::error why = netio::error::none;
+    std::uint32_t wire_max = 1024;
+    std::uint32_t record_max = 0;
+    bool claims_much = false;
+
+    std::size_t on_data(netio::connection& c, netio::bytes in) noexcept {
+        rpc::wire_limits wire;
+        wire.bytes_max = wire_max;
+        rpc::tcp_link link(c, in, room, wire);
+        record_max = link.record_max();
+        claims_much = link.claim(0) || link.claim(record_max + 1);
+        for (netio::bytes got = link.peek(); !got.empty(); got = link.peek()) {
+            const auto size = static_cast<std::uint32_t>(got.size());
+            if (const netio::ring_claim to = link.claim(size)) {
+                std::memcpy(to.room.data(), got.data(), size);
+                link.commit(to, size);
+            }
+            link.release();
+        }
+        link.flush();
+        why = link.why();
+        return link.used();
+    }
+};
+
 /// Denies whatever is larger than a few answers.
 struct tcp_gate : netio_test::gate_books {
     std::uint64_t bytes_max = ~std::uint64_t{0};
@@ -628,4 +656,43 @@ TEST_CASE("rpc tcp: other callees of the kernel are none of its sessions, whatev
     CHECK(w.of.drop_lane(other));
     peer.close();
     w.pump();
+}
+TEST_CASE("rpc tcp: a connection that the service was not told of is none of its") {
+    on_both_kernels([](bool proactor) {
+        tcp_world<> w(proactor);
+        w.handler_of().opens = false;
+        w.listen();
+        sim_peer peer = w.connect();
+        peer.send(tcp_number_frame(1, 5));
+        w.pump();
+        CHECK(peer.take_text().empty());
+        CHECK(w.service().requests() == 0);
+        CHECK(w.service().sessions().in_use == 0);
+        peer.shutdown();
+        w.pump();
+        CHECK(w.handler_of().closed == 1);  // its end is all that is answered
+    });
+}
+
+TEST_CASE("rpc tcp: a handler of its own has envelopes by the link, no larger than it says") {
+    on_both_kernels([](bool proactor) {
+        netio_test::server_world<tcp_echo> w(proactor, rpc_rigs::service_sizes());
+        w.listen();
+        sim_peer peer = w.connect();
+        const std::string whole = tcp_number_frame(1, 5);
+        peer.send(whole + tcp_number_frame(2, 6) + tcp_number_frame(3, 7).substr(0, 20));
+        w.pump();
+        CHECK(peer.take_text() == whole + tcp_number_frame(2, 6));
+        CHECK(w.handler.record_max == 256);
+        CHECK_FALSE(w.handler.claims_much);
+        CHECK(w.handler.why == netio::error::none);
+        w.handler.wire_max = 100;
+        sim_peer other = w.connect();
+        other.send(tcp_frame(1, "add", [](rpc::writer& in) {
+            in.value_text(std::string(100, 'x'));
+        }));
+        w.pump();
+        CHECK(w.handler.why == netio::error::rpc_transport);
+        CHECK(other.take_text().empty());
+    });
 }

@@ -379,6 +379,54 @@ TEST_CASE("shm link: no system call while both sides are awake, and one to wake 
     CHECK(shm_counting_sys::made == 2);
 }
 
+TEST_CASE("shm link: a link that is not open has nothing, and nobody at its other end") {
+    shm_link link;
+    CHECK(link.why() == error::not_open);
+    CHECK(link.record_max() == 0);
+    CHECK_FALSE(link.claim(1));
+    CHECK(link.peek().empty());
+    CHECK(link.wait(1000) == shm_event::broken);
+    CHECK(link.peer_gone());
+    CHECK(link.peer_epoch() == 0);
+    CHECK(link.watch(1).why == error::not_open);
+    link.flush();
+    link.close();
+    CHECK(link.why() == error::not_open);
+}
+
+TEST_CASE("shm link: a wait looks as often as it was told before it sleeps, and may have no end") {
+    shm_inbox inbox[2];
+    shm_counted_link near;
+    shm_options options = shm_made();
+    options.spin_count = 1000;
+    REQUIRE(near.create(inbox[0], options));
+    shm_counting_sys::plan(0, 0);
+    CHECK(near.wait(0) == shm_event::none);
+    CHECK(shm_counting_sys::made == 0);
+    CHECK_FALSE(near.claim(near.record_max() + 1));  // not refused for want of room
+    CHECK(near.wait(1) == shm_event::none);
+    const int memory = shm_copy(near.handle());
+    shm_child child([&] {
+        shm_link far;
+        if (!far.open(memory, inbox[1], shm_made())) {
+            return 1;
+        }
+        const timespec pause{0, 20'000'000};
+        ::nanosleep(&pause, nullptr);
+        if (!shm_put(far, "late")) {
+            return 2;
+        }
+        far.flush();
+        return far.wait(~0u) == shm_event::room || far.why() != error::none ? 3 : 0;
+    });
+    ::close(memory);
+    CHECK(near.wait(~0u) == shm_event::record);
+    CHECK(shm_get(near) == "late");
+    REQUIRE(shm_put(near, "thanks"));
+    near.flush();
+    CHECK(child.join() == 0);
+}
+
 TEST_CASE("shm link: a peer asleep in another process is woken by one call") {
     shm_counted_link near;
     shm_options options = shm_made();

@@ -415,6 +415,33 @@ TEST_CASE("shm ring: a segment that does not say what it must is not attached to
     }
 }
 
+TEST_CASE("shm ring: positions of a segment are multiples of eight, each for itself") {
+    for (int ring = 0; ring < 2; ++ring) {
+        for (const std::uint32_t odd : {1u, 4u, 7u}) {
+            for (const bool of_head : {true, false}) {
+                shm_box box({128, 40});
+                // Either way the writer is ahead of its reader, by no more than the ring has.
+                box.page().rings[ring].head.store(of_head ? odd : 0);
+                box.page().rings[ring].tail.store(of_head ? 8 : odd);
+                CHECK(box.replace(0) == error::rpc_transport);
+                CHECK(box.replace(1) == error::rpc_transport);
+            }
+        }
+    }
+}
+
+TEST_CASE("shm ring: rings are powers of two from 64 to 2^30, records half of one less a head") {
+    using netio::shm_layout;
+    CHECK(shm_layout{64, 24}.valid());
+    CHECK_FALSE(shm_layout{64, 25}.valid());
+    CHECK(shm_layout{64}.longest() == 24);
+    CHECK_FALSE(shm_layout{32}.valid());
+    CHECK_FALSE(shm_layout{96}.valid());
+    CHECK(shm_layout{1u << 30}.valid());
+    CHECK_FALSE(shm_layout{1u << 31}.valid());
+    CHECK(shm_layout{1u << 30}.segment_bytes() == 4096 + (std::uint64_t{1} << 31));
+}
+
 TEST_CASE("shm ring: the other side is woken for what it sleeps for, once") {
     using netio::shm_wants;
     shm_box box({256, 0});
