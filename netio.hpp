@@ -28329,7 +28329,6 @@ private:
             }
         }
         reporting_lanes_ = kept;
-        lanes_[index].is_reporting = false;
     }
     static bool goes(const detail::channel_entry& of, channel_end from) noexcept;
     void free_message(std::uint32_t at) noexcept;
@@ -29739,9 +29738,7 @@ inline void kernel::keep_if_settled(std::uint32_t index) noexcept {
         free_promise(index);
         return;
     }
-    if (of.is_kept) {
-        return;
-    }
+    NETIO_ASSERT(!of.is_kept);  // or a waiter, a report or its turn in a queue would hold it
     of.is_kept = true;
     of.next = 0;
     of.previous = last_kept_;

@@ -723,7 +723,6 @@ private:
             }
         }
         reporting_lanes_ = kept;
-        lanes_[index].is_reporting = false;
     }
     static bool goes(const detail::channel_entry& of, channel_end from) noexcept;
     void free_message(std::uint32_t at) noexcept;

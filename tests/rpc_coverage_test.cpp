@@ -305,10 +305,12 @@ TEST_CASE("rpc kernel, rare: of lanes with reports one that ends leaves the othe
     for (int ends = 0; ends < 3; ++ends) {
         rare_fixture w;
         const rpc::capability target = w.mint();
+        rpc::call_arguments with;
+        with.reports = true;
         rpc::lane_id lanes[3];
         for (std::uint64_t at = 0; at < 3; ++at) {
             lanes[at] = w.of.open_reporting_lane(at).value;
-            CHECK(w.of.call(lanes[at], target, "add"));
+            CHECK(w.of.call(lanes[at], target, "add", with));
         }
         w.of.dispatch();
         CHECK(w.of.drop_lane(lanes[ends]));
@@ -322,7 +324,7 @@ TEST_CASE("rpc kernel, rare: of lanes with reports one that ends leaves the othe
         // The next in its place begins as if nobody had been there.
         const rpc::lane_id again = w.of.open_reporting_lane(9).value;
         CHECK(w.of.next_report(again).why == rpc_code::unresolvable_promise);
-        CHECK(w.of.call(again, target, "add"));
+        CHECK(w.of.call(again, target, "add", with));
         w.of.dispatch();
         CHECK(w.of.next_reporting().value.word == 9);
         CHECK_FALSE(w.of.next_reporting());
