@@ -10,6 +10,7 @@ using rpc::rpc_code;
 using rpc_rigs::connected;
 using rpc_rigs::on_every_transport;
 using rpc_rigs::terms;
+using rpc_rigs::transport;
 
 /// The code in an envelope that must be an error for `id`.
 std::string peer_error(const std::vector<std::byte>& envelope, std::uint64_t id) {
@@ -23,8 +24,8 @@ std::string peer_error(const std::vector<std::byte>& envelope, std::uint64_t id)
 }  // namespace
 
 TEST_CASE("rpc peer: a call comes back with its value, its id and the caller's word") {
-    on_every_transport([]<class Rig>() {
-        connected<Rig> c;
+    on_every_transport([](transport via) {
+        connected c(via);
         rpc::call_options how;
         how.word = 77;
         const std::uint64_t sum = c.call("add", how, [](rpc::writer& in) {
@@ -45,8 +46,8 @@ TEST_CASE("rpc peer: a call comes back with its value, its id and the caller's w
 }
 
 TEST_CASE("rpc peer: every refusal and failure comes back as its code, a provider's own as text") {
-    on_every_transport([]<class Rig>() {
-        connected<Rig> c;
+    on_every_transport([](transport via) {
+        connected c(via);
         const std::uint64_t unknown = c.call("no-such-method");
         const std::uint64_t failed = c.call("fail");
         const std::uint64_t two = c.call("two");
@@ -69,8 +70,8 @@ TEST_CASE("rpc peer: every refusal and failure comes back as its code, a provide
 }
 
 TEST_CASE("rpc peer: a capability in front is whom the call goes to, and no argument") {
-    on_every_transport([]<class Rig>() {
-        connected<Rig> c;
+    on_every_transport([](transport via) {
+        connected c(via);
         rpc::grant narrow = c.world.everything();
         const std::string_view only[] = {"echo"};
         narrow.methods = only;
@@ -88,8 +89,8 @@ TEST_CASE("rpc peer: a capability in front is whom the call goes to, and no argu
 }
 
 TEST_CASE("rpc peer: sixteen calls that need each other are one batch and come back together") {
-    on_every_transport([]<class Rig>() {
-        connected<Rig> c;
+    on_every_transport([](transport via) {
+        connected c(via);
         std::uint64_t before = 0;
         std::vector<std::uint64_t> made;
         c.at_once([&] {
@@ -112,10 +113,10 @@ TEST_CASE("rpc peer: sixteen calls that need each other are one batch and come b
 }
 
 TEST_CASE("rpc peer: an answered request can still be named, one too old can not") {
-    on_every_transport([]<class Rig>() {
+    on_every_transport([](transport via) {
         terms how;
         how.callee.calls_max = 4;
-        connected<Rig> c(how);
+        connected c(via, how);
         const std::uint64_t first = c.add({5});
         c.pump();
         const std::uint64_t second = c.add({1}, {first});
@@ -132,8 +133,8 @@ TEST_CASE("rpc peer: an answered request can still be named, one too old can not
 }
 
 TEST_CASE("rpc peer: the same or a later id is no promise, and its call is refused alone") {
-    on_every_transport([]<class Rig>() {
-        connected<Rig> c;
+    on_every_transport([](transport via) {
+        connected c(via);
         std::uint64_t id = 0;
         for (const std::uint64_t number : {0u, 2u, 4u, 1000u, 68u}) {  // 68 lies where 4 does
             ++id;
@@ -151,8 +152,8 @@ TEST_CASE("rpc peer: the same or a later id is no promise, and its call is refus
 }
 
 TEST_CASE("rpc peer: what needs a refused call is refused with its code, however long the chain") {
-    on_every_transport([]<class Rig>() {
-        connected<Rig> c;
+    on_every_transport([](transport via) {
+        connected c(via);
         const std::uint64_t bad = c.call("no-such-method");
         const std::uint64_t next = c.add({1}, {bad});
         const std::uint64_t third = c.add({1}, {next});
@@ -167,8 +168,8 @@ TEST_CASE("rpc peer: what needs a refused call is refused with its code, however
 }
 
 TEST_CASE("rpc peer: answers come as calls are settled, not in the order of the requests") {
-    on_every_transport([]<class Rig>() {
-        connected<Rig> c;
+    on_every_transport([](transport via) {
+        connected c(via);
         const std::uint64_t waits = c.call("late");
         const std::uint64_t needs = c.add({1}, {waits});
         const std::uint64_t quick = c.add({2});
@@ -185,10 +186,10 @@ TEST_CASE("rpc peer: answers come as calls are settled, not in the order of the 
 }
 
 TEST_CASE("rpc peer: as many calls as it may have are under way, the next waits, none is lost") {
-    on_every_transport([]<class Rig>() {
+    on_every_transport([](transport via) {
         terms how;
         how.callee.calls_max = 2;
-        connected<Rig> c(how);
+        connected c(via, how);
         const std::uint64_t first = c.call("late");
         c.pump();
         const rpc::promise_id promise = c.world.handler.late;
@@ -208,13 +209,13 @@ TEST_CASE("rpc peer: as many calls as it may have are under way, the next waits,
 }
 
 TEST_CASE("rpc peer: answers that find no room are kept, whatever else the kernel forgets") {
-    on_every_transport([]<class Rig>() {
+    on_every_transport([](transport via) {
         rpc::rpc_limits sizes = rpc_world::small_sizes();
         sizes.settled_max = 1;
         terms how;
         how.answer_max = 120;  // so rings hold one or two
         how.callee.calls_max = 8;
-        connected<Rig> c(how, sizes);
+        connected c(via, how, sizes);
         std::vector<std::uint64_t> made;
         for (int more = 0; more < 40; ++more) {
             made.push_back(c.call("many", {}, [](rpc::writer& in) { in.value_int(80); }));
@@ -230,10 +231,10 @@ TEST_CASE("rpc peer: answers that find no room are kept, whatever else the kerne
 }
 
 TEST_CASE("rpc peer: an answer larger than the link carries is told as that") {
-    on_every_transport([]<class Rig>() {
+    on_every_transport([](transport via) {
         terms how;
         how.answer_max = 248;  // what a ring of 512 bytes carries
-        connected<Rig> c(how);
+        connected c(via, how);
         const std::uint64_t fits =
             c.call("many", {}, [](rpc::writer& in) { in.value_int(248 - 38); });
         const std::uint64_t over =
@@ -246,10 +247,10 @@ TEST_CASE("rpc peer: an answer larger than the link carries is told as that") {
 }
 
 TEST_CASE("rpc peer: a hello is answered first, with the root as a descriptor says it") {
-    on_every_transport([]<class Rig>() {
-        connected<Rig> c;
+    on_every_transport([](transport via) {
+        connected c(via);
         rpc::capability_id before{};
-        c.rig->client([&](auto& link) { CHECK(c.session->begin(link, 5) == netio::error::none); });
+        c.rig->client([&](rpc_rigs::any_link& link) { CHECK(c.session->begin(link, 5) == netio::error::none); });
         const std::uint64_t sum = c.add({1, 2});
         c.pump();
         REQUIRE(c.session->knows_root());
@@ -261,8 +262,8 @@ TEST_CASE("rpc peer: a hello is answered first, with the root as a descriptor sa
 }
 
 TEST_CASE("rpc peer: a second hello ends a session that can't be resumed") {
-    on_every_transport([]<class Rig>() {
-        connected<Rig> c;
+    on_every_transport([](transport via) {
+        connected c(via);
         c.send(envelope_kind::hello, 3, "", [](rpc::writer&) {});
         c.rig->pump();
         const std::vector<std::byte> hello = c.raw_answer();
@@ -283,10 +284,10 @@ TEST_CASE("rpc peer: a second hello ends a session that can't be resumed") {
 }
 
 TEST_CASE("rpc peer: who takes the place of a dead one hears nothing that was meant for that") {
-    on_every_transport([]<class Rig>() {
+    on_every_transport([](transport via) {
         terms how;
         how.callee.resumes = true;
-        connected<Rig> c(how);
+        connected c(via, how);
         c.add({1});
         const std::uint64_t stuck = c.call("late");
         c.add({2});
@@ -295,7 +296,7 @@ TEST_CASE("rpc peer: who takes the place of a dead one hears nothing that was me
 
         std::vector<std::byte> memory(rpc::caller_bytes_needed(64));
         c.session.emplace(memory);  // the next life, with the same memory of the link
-        c.rig->client([&](auto& link) { CHECK(c.session->begin(link, 99) == netio::error::none); });
+        c.rig->client([&](rpc_rigs::any_link& link) { CHECK(c.session->begin(link, 99) == netio::error::none); });
         const std::uint64_t first = c.add({5});
         c.pump();
         c.pump();
@@ -310,8 +311,9 @@ TEST_CASE("rpc peer: who takes the place of a dead one hears nothing that was me
 }
 
 TEST_CASE("rpc peer: ids that don't rise, answers and garbage end the connection with a code") {
-    const auto ends_with = []<class Rig>(std::string_view code, std::uint64_t id, auto&& sends) {
-        connected<Rig> c;
+    const auto ends_with = [](transport via, std::string_view code, std::uint64_t id,
+                              const std::function<void(connected&)>& sends) {
+        connected c(via);
         c.send(envelope_kind::request, 7, "late", [](rpc::writer&) {});
         c.rig->pump();
         sends(c);
@@ -324,24 +326,24 @@ TEST_CASE("rpc peer: ids that don't rise, answers and garbage end the connection
         CHECK(c.world.handler.asked.size() == asked);
         CHECK(c.raw_answer().empty());
     };
-    on_every_transport([&]<class Rig>() {
+    on_every_transport([&](transport via) {
         const auto none = [](rpc::writer&) {};
         for (const std::uint64_t id : {7u, 6u, 1u}) {
-            ends_with.template operator()<Rig>("rpc/wire", id, [&](auto& c) {
+            ends_with(via, "rpc/wire", id, [&](connected& c) {
                 c.send(envelope_kind::request, id, "add", none);
             });
         }
-        ends_with.template operator()<Rig>("rpc/wire", 7, [&](auto& c) {
+        ends_with(via, "rpc/wire", 7, [&](connected& c) {
             c.send(envelope_kind::response, 7, "", [](rpc::writer& in) { in.value_null(); });
         });
-        ends_with.template operator()<Rig>("rpc/wire", 7, [&](auto& c) {
+        ends_with(via, "rpc/wire", 7, [&](connected& c) {
             c.send(envelope_kind::error, 7, "rpc/wire", none);
         });
-        ends_with.template operator()<Rig>("rpc/wire", 0, [&](auto& c) {
+        ends_with(via, "rpc/wire", 0, [&](connected& c) {
             const std::vector<std::byte> garbage(40, std::byte{'x'});
             c.send_raw(garbage);
         });
-        ends_with.template operator()<Rig>("rpc/wire", 9, [&](auto& c) {
+        ends_with(via, "rpc/wire", 9, [&](connected& c) {
             std::byte room[64];
             rpc::writer out(room);
             const std::size_t size =
@@ -353,10 +355,10 @@ TEST_CASE("rpc peer: ids that don't rise, answers and garbage end the connection
 }
 
 TEST_CASE("rpc peer: envelopes over a limit of the wire end the connection too") {
-    on_every_transport([]<class Rig>() {
+    on_every_transport([](transport via) {
         terms how;
         how.callee.wire.arguments_max = 2;
-        connected<Rig> c(how);
+        connected c(via, how);
         const std::uint64_t fits = c.add({1, 2});
         c.pump();
         CHECK(c.answer(fits).number == 3);
@@ -367,13 +369,13 @@ TEST_CASE("rpc peer: envelopes over a limit of the wire end the connection too")
 }
 
 TEST_CASE("rpc peer: who leaves cancels what is pending, and every table is as it was") {
-    on_every_transport([]<class Rig>() {
-        const std::vector<std::uint64_t> empty = [] {
-            connected<Rig> other;
+    on_every_transport([](transport via) {
+        const std::vector<std::uint64_t> empty = [&] {
+            connected other(via);
             other.rig.reset();
             return other.world.tables();
         }();
-        connected<Rig> c;
+        connected c(via);
         const std::uint64_t waits = c.call("late");
         c.add({1}, {waits});
         c.add({7});
@@ -388,8 +390,8 @@ TEST_CASE("rpc peer: who leaves cancels what is pending, and every table is as i
 }
 
 TEST_CASE("rpc peer: read-only and redact go with the request, redact comes back") {
-    on_every_transport([]<class Rig>() {
-        connected<Rig> c;
+    on_every_transport([](transport via) {
+        connected c(via);
         rpc::call_options how;
         how.flags = rpc::flag_read_only;
         const std::uint64_t refused = c.call("put", how, [](rpc::writer&) {});
@@ -403,10 +405,10 @@ TEST_CASE("rpc peer: read-only and redact go with the request, redact comes back
 }
 
 TEST_CASE("rpc caller: so many calls are outstanding, the next is refused; ids avoid late ones") {
-    on_every_transport([]<class Rig>() {
+    on_every_transport([](transport via) {
         terms how;
         how.callee.calls_max = 8;
-        connected<Rig> c(how);
+        connected c(via, how);
         std::vector<std::byte> memory(rpc::caller_bytes_needed(4));
         c.session.emplace(memory, rpc::caller_options{4, {}});
         const std::uint64_t late = c.call("late");
@@ -414,7 +416,7 @@ TEST_CASE("rpc caller: so many calls are outstanding, the next is refused; ids a
             c.add({1});
         }
         netio::result<std::uint64_t> over;
-        c.rig->client([&](auto& link) { over = c.session->call(link, "add"); });
+        c.rig->client([&](rpc_rigs::any_link& link) { over = c.session->call(link, "add"); });
         CHECK(over.why == netio::error::full);
         c.pump();
         std::uint64_t last = 0;
@@ -435,18 +437,18 @@ TEST_CASE("rpc caller: so many calls are outstanding, the next is refused; ids a
 }
 
 TEST_CASE("rpc caller: a request that does not fit is not sent, and the next one is") {
-    on_every_transport([]<class Rig>() {
-        connected<Rig> c;
+    on_every_transport([](transport via) {
+        connected c(via);
         netio::result<std::uint64_t> made;
         rpc::call_options how;
         how.bytes_max = 64;
-        c.rig->client([&](auto& link) {
+        c.rig->client([&](rpc_rigs::any_link& link) {
             made = c.session->call(link, "echo", how, [](rpc::writer& in) {
                 in.value_text(std::string(64, 'x'));
             });
         });
         CHECK(made.why == netio::error::too_long);
-        c.rig->client([&](auto& link) {
+        c.rig->client([&](rpc_rigs::any_link& link) {
             made = c.session->call(link, "echo", how, [](rpc::writer& in) { in.value_list(); });
         });
         CHECK(made.why == netio::error::rpc_wire);

@@ -6,6 +6,7 @@
 #include "tests/rpc_world.hpp"
 #include "tests/server_world.hpp"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,6 +37,61 @@ inline std::uint32_t ring_bytes(std::uint32_t record_max) {
     return bytes_count;
 }
 
+/// A link of whatever transport: so that a case is compiled once, not once for each of them.
+class any_link {
+public:
+    any_link() = default;
+    any_link(const any_link&) = delete;
+    any_link& operator=(const any_link&) = delete;
+    virtual ~any_link() = default;
+    virtual std::uint32_t record_max() noexcept = 0;
+    virtual netio::ring_claim claim(std::uint32_t bytes_count) noexcept = 0;
+    virtual void commit(const netio::ring_claim& what, std::uint32_t bytes_count) noexcept = 0;
+    virtual void abandon(const netio::ring_claim& what) noexcept = 0;
+    virtual void flush() noexcept = 0;
+    virtual netio::bytes peek() noexcept = 0;
+    virtual void release() noexcept = 0;
+    virtual netio::error why() noexcept = 0;
+};
+static_assert(rpc::link<any_link>);
+
+template <rpc::link Link>
+class erased_link : public any_link {
+public:
+    explicit erased_link(Link& of) : of_(of) {}
+    std::uint32_t record_max() noexcept override { return of_.record_max(); }
+    netio::ring_claim claim(std::uint32_t bytes_count) noexcept override {
+        return of_.claim(bytes_count);
+    }
+    void commit(const netio::ring_claim& what, std::uint32_t bytes_count) noexcept override {
+        of_.commit(what, bytes_count);
+    }
+    void abandon(const netio::ring_claim& what) noexcept override { of_.abandon(what); }
+    void flush() noexcept override { of_.flush(); }
+    netio::bytes peek() noexcept override { return of_.peek(); }
+    void release() noexcept override { of_.release(); }
+    netio::error why() noexcept override { return of_.why(); }
+
+private:
+    Link& of_;
+};
+
+/// A connection between a caller and a callee over one transport.
+class rig {
+public:
+    using body = std::function<void(any_link&)>;
+
+    rig() = default;
+    rig(const rig&) = delete;
+    rig& operator=(const rig&) = delete;
+    virtual ~rig() = default;
+    /// Runs it with the client's end; what it sent is on its way then.
+    virtual void client(const body& run) = 0;
+    /// Lets the serving side do all that it can.
+    virtual void pump() = 0;
+    bool held = false;    // where it can: further frames leave together with those after it
+};
+
 /// The serving side of a link that is there all the time.
 template <class Link>
 struct served {
@@ -60,7 +116,7 @@ struct served {
 };
 
 /// One thread, a ring each way.
-class over_rings {
+class over_rings : public rig {
 public:
     static constexpr const char* name = "rings";
 
@@ -69,16 +125,15 @@ public:
         to_.attach(there_.data(), 1 << 16);
         from_.attach(back_.data(), ring_bytes(how.answer_max));
     }
-    template <class Body>
-    void client(Body&& body) {
+    void client(const body& run) override {
         rpc::ring_link link(to_, from_);
-        body(link);
+        erased_link any(link);
+        run(any);
     }
-    void pump() {
+    void pump() override {
         rpc::ring_link link(from_, to_);
         serving_.serve(link);
     }
-    rpc::callee& callee() { return serving_.answers; }
 
 private:
     ring_memory there_, back_;
@@ -87,7 +142,7 @@ private:
 };
 
 /// One ring that many clients write to; this is the second of them.
-class over_a_shared_ring {
+class over_a_shared_ring : public rig {
 public:
     static constexpr const char* name = "shared ring";
 
@@ -96,16 +151,15 @@ public:
         to_.attach(there_.data(), 1 << 16);
         from_.attach(back_.data(), ring_bytes(how.answer_max));
     }
-    template <class Body>
-    void client(Body&& body) {
+    void client(const body& run) override {
         rpc::shared_link link(to_, 2, from_);
-        body(link);
+        erased_link any(link);
+        run(any);
     }
-    void pump() {
+    void pump() override {
         rpc::served_link link(to_, 2, from_);
         serving_.serve(link);
     }
-    rpc::callee& callee() { return serving_.answers; }
 
 private:
     ring_memory there_, back_;
@@ -117,7 +171,7 @@ private:
 #if NETIO_HAS_EPOLL
 /// Both ends of a segment of shared memory in one process; what comes is copied, or borrowed.
 template <bool Borrow>
-class over_shared_memory {
+class over_shared_memory : public rig {
 public:
     static constexpr const char* name = Borrow ? "shared memory, borrowed" : "shared memory";
 
@@ -133,16 +187,16 @@ public:
         const int handle = ::fcntl(static_cast<int>(server_.handle()), F_DUPFD_CLOEXEC, 0);
         REQUIRE(client_.open(handle, client_inbox_, options));
     }
-    ~over_shared_memory() {
+    ~over_shared_memory() override {
         CHECK(server_.why() == netio::error::none);
         CHECK(client_.why() == netio::error::none);
     }
-    template <class Body>
-    void client(Body&& body) {
-        body(client_);
+    void client(const body& run) override {
+        erased_link any(client_);
+        run(any);
         client_.flush();
     }
-    void pump() { serving_.serve(server_); }
+    void pump() override { serving_.serve(server_); }
 
 private:
     std::vector<std::byte> inbox_, client_inbox_;
@@ -225,7 +279,7 @@ inline netio::limits service_sizes() {
 
 /// A connection of a simulated server; readiness or completions.
 template <bool Proactor>
-class over_tcp {
+class over_tcp : public rig {
 public:
     static constexpr const char* name = Proactor ? "TCP, completions" : "TCP, readiness";
 
@@ -241,20 +295,19 @@ public:
         peer_ = world_.connect();
         link_.emplace(peer_);
     }
-    ~over_tcp() {
+    ~over_tcp() override {
         peer_.close();
         world_.pump();
         CHECK(world_.handler.of->sessions().in_use == 0);
     }
-    template <class Body>
-    void client(Body&& body) {
-        body(*link_);
+    void client(const body& run) override {
+        erased_link any(*link_);
+        run(any);
         if (!held) {
             link_->flush();
         }
     }
-    bool held = false;    // further frames leave together with those after it
-    void pump() {
+    void pump() override {
         world_.pump();
         if (const netio::connection_id who = world_.handler.of->due(); who) {
             REQUIRE(world_.server->post(who, 0));
@@ -269,12 +322,14 @@ private:
     std::optional<wire_link> link_;
 };
 
+/// How a rig of a transport is made.
+using transport = std::unique_ptr<rig> (*)(rpc::kernel&, rpc::capability, const terms&);
+
 /// A kernel, a connection over one transport, and who calls: what a case of the suite has.
-template <class Rig>
 struct connected {
     rpc_world::fixture world;
     rpc::capability root;
-    std::optional<Rig> rig;
+    std::unique_ptr<rpc_rigs::rig> rig;
     std::vector<std::byte> memory;
     std::optional<rpc::caller> session;
 
@@ -291,10 +346,9 @@ struct connected {
     std::map<std::uint64_t, heard> answers;
     std::vector<std::uint64_t> order;
 
-    explicit connected(const terms& how = {},
+    explicit connected(transport via, const terms& how = {},
                        const rpc::rpc_limits& sizes = rpc_world::small_sizes())
-        : world(sizes), root(world.mint()) {
-        rig.emplace(world.of, root, how);
+        : world(sizes), root(world.mint()), rig(via(world.of, root, how)) {
         memory.assign(rpc::caller_bytes_needed(64), std::byte{0});
         session.emplace(memory);
     }
@@ -307,7 +361,7 @@ struct connected {
     template <class Fill>
     std::uint64_t call(std::string_view method, rpc::call_options how, Fill&& fill) {
         netio::result<std::uint64_t> made;
-        rig->client([&](auto& link) {
+        rig->client([&](any_link& link) {
             how.bytes_max = link.record_max() < 1024 ? link.record_max() : 1024;
             made = session->call(link, method, how, fill);
         });
@@ -331,19 +385,15 @@ struct connected {
     /// What `body` sends leaves at once.
     template <class Body>
     void at_once(Body&& body) {
-        if constexpr (requires { rig->held; }) {
-            rig->held = true;
-            body();
-            rig->held = false;
-            rig->client([](auto&) {});
-        } else {
-            body();
-        }
+        rig->held = true;
+        body();
+        rig->held = false;
+        rig->client([](any_link&) {});
     }
     /// Lets everything happen that can.
     void pump() {
         rig->pump();
-        rig->client([&](auto& link) {
+        rig->client([&](any_link& link) {
             session->take(link, [&](const rpc::reply& got) {
                 heard kept{got.word, got.resolved, got.code, std::string(got.text),
                            got.value.as_int(), std::string(got.value.as_text()), got.flags};
@@ -359,7 +409,7 @@ struct connected {
     }
     /// Envelope bytes as they are, however wrong.
     void send_raw(netio::bytes envelope) {
-        rig->client([&](auto& link) {
+        rig->client([&](any_link& link) {
             const netio::ring_claim room = link.claim(static_cast<std::uint32_t>(envelope.size()));
             REQUIRE(room);
             std::memcpy(room.room.data(), envelope.data(), envelope.size());
@@ -379,7 +429,7 @@ struct connected {
     /// The oldest envelope that came back and was not taken.
     std::vector<std::byte> raw_answer() {
         std::vector<std::byte> out;
-        rig->client([&](auto& link) {
+        rig->client([&](any_link& link) {
             const netio::bytes got = link.peek();
             out.assign(got.begin(), got.end());
             if (!got.empty()) {
@@ -397,19 +447,21 @@ using all = std::tuple<
 #endif
     over_rings, over_a_shared_ring, over_tcp<false>, over_tcp<true>>;
 
-template <class... Rigs, class Body>
-void on_each_of(std::tuple<Rigs...>*, Body&& body) {
-    const auto one = [&]<class Rig>() {
-        const std::string transport = Rig::name;
-        CAPTURE(transport);
-        body.template operator()<Rig>();
+template <class... Rigs>
+void on_each_of(std::tuple<Rigs...>*, const std::function<void(transport)>& body) {
+    const auto one = [&](const std::string& over, transport via) {
+        CAPTURE(over);
+        body(via);
     };
-    (one.template operator()<Rigs>(), ...);
+    (one(Rigs::name,
+         [](rpc::kernel& of, rpc::capability root, const terms& how) -> std::unique_ptr<rig> {
+             return std::make_unique<Rigs>(of, root, how);
+         }),
+     ...);
 }
 
-/// Runs a case, a lambda with the rig as its template argument, over every transport.
-template <class Body>
-void on_every_transport(Body&& body) {
+/// Runs a case over every transport.
+inline void on_every_transport(const std::function<void(transport)>& body) {
     on_each_of(static_cast<all*>(nullptr), body);
 }
 
