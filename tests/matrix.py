@@ -5,6 +5,7 @@
                                        docs/platforms.md, between its two markers
     tests/matrix.py --columns A,B      runs these columns whole; a line a suite, as tests do
     tests/matrix.py --short A,B        the same of the shorter unit, for the suite
+    tests/matrix.py --rows X,Y A,B     these suites alone, of those that are named by their files
     tests/matrix.py --list             the columns
 
 A row and a column are one line each in ROWS and COLUMNS. A column is one program: every test as one
@@ -83,6 +84,10 @@ ROWS = (
     Row("simulator", files=("simulator", "server", "server_rules", "server_proxy", "server_gate",
                             "server_control", "server_caps", "server_datagrams", "server_tls",
                             "dial", "marker", "relay")),
+    Row("RPC kernel", files=("rpc_kernel", "rpc_model", "rpc_reports")),
+    Row("rings", files=("ring",)),
+    Row("RPC transports", files=("rpc_link", "rpc_peer", "rpc_peer_trial", "rpc_tcp")),
+    Row("shared memory", files=("shm_ring", "shm_interleavings", "shm_link", "shm_windows")),
     Row("lifecycle", files=("lifecycle",)),
     Row("leak", names="leak "),
     Row("wiping", names="wiping "),
@@ -111,7 +116,9 @@ COLUMNS = (
            run=("wine",), endings=("iocp",),
            files=("iocp", "iocp_pipes", "conformance_iocp", "service_iocp", "server",
                   "server_rules", "server_proxy", "server_gate", "server_control",
-                  "server_caps", "server_datagrams", "proxy"),
+                  "server_caps", "server_datagrams", "proxy", "rpc_kernel", "rpc_model",
+                  "rpc_reports", "ring", "rpc_link", "rpc_peer", "rpc_peer_trial", "rpc_tcp",
+                  "shm_ring", "shm_windows"),
            left_out="leak*",
            why="Wine never accepts a connection that was reset before (tests/windows_test.py)"),
     Column("i686", "i686", ("i686-linux-gnu-g++", *WIRE), run=("qemu-i386",),
@@ -378,19 +385,18 @@ def whole_table():
 
 # ---- as tests ------------------------------------------------------------------------------------
 
-def say_column(column, short):
-    """A line for each row that has cases."""
-    name = f"{column.says} ({'short' if short else 'whole'})"
-    left_out = ",".join(SLOW) if short else ""
+def say_column(column, files, what, least=100, left_out=""):
+    """A line for each row that has cases; fewer than `least` are a failure, too."""
+    name = f"{column.says} ({what})"
     try:
-        cases = run(column, build(column, SHORT if short else column.files), left_out)
+        cases = run(column, build(column, files), left_out)
     except Unavailable as why:
         if str(why).startswith("does not build"):
             tap.check(name, False, why)
         else:
             tap.skip(name, why)
         return
-    tap.check(f"{name}: there are cases", len(cases) > 100, len(cases))
+    tap.check(f"{name}: there are cases", len(cases) >= least, len(cases))
     for row in ROWS:
         passed, total = cell(cases, row, column)
         wrong = [case.says() for case in cases if belongs(case, row, column) and not case.passed]
@@ -398,6 +404,33 @@ def say_column(column, short):
             tap.check(f"{name}: {row.says}, {total} cases", passed == total, " / ".join(wrong))
     wrong = [case.says() for case in cases if not case.passed]
     tap.check(f"{name}: all {len(cases)} cases", not wrong, " / ".join(wrong))
+
+
+def say_whole(column):
+    say_column(column, column.files, "whole")
+
+
+def say_short(column):
+    say_column(column, SHORT, "short", left_out=",".join(SLOW))
+
+
+def say_rows(column, rows):
+    """Only these, so only their files are built."""
+    files = [file for row in rows for file in row.files
+             if not column.files or file in column.files]
+    if files:
+        say_column(column, files, "of it " + ", ".join(row.says for row in rows), least=1)
+    else:
+        tap.skip(column.says, "it has no such files")
+
+
+def rows_named(text):
+    for name in text.split(","):
+        found = [row for row in ROWS if row.files and row.says == name]
+        if not found:
+            sys.exit(f"no suite {name}; there are: "
+                     f"{', '.join(row.says for row in ROWS if row.files)}")
+        yield found[0]
 
 
 def columns_named(text):
@@ -418,7 +451,12 @@ def main():
         print("\n".join(f"{column.program}: {column.says}" for column in COLUMNS))
     elif len(arguments) == 2 and arguments[0] in ("--columns", "--short"):
         for column in columns_named(arguments[1]):
-            say_column(column, arguments[0] == "--short")
+            (say_short if arguments[0] == "--short" else say_whole)(column)
+        tap.finish()
+    elif len(arguments) == 3 and arguments[0] == "--rows":
+        rows = list(rows_named(arguments[1]))
+        for column in columns_named(arguments[2]):
+            say_rows(column, rows)
         tap.finish()
     else:
         sys.exit(__doc__)

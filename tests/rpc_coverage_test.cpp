@@ -302,8 +302,10 @@ TEST_CASE("rpc kernel, rare: a descriptor's methods are sorted, whatever order a
 }
 
 TEST_CASE("rpc kernel, rare: of lanes with reports one that ends leaves the others their turn") {
-    for (int ends = 0; ends < 3; ++ends) {
-        rare_fixture w;
+    for (int round = 0; round < 6; ++round) {
+        const int ends = round / 2;
+        const bool is_replaced_at_once = round % 2 != 0;
+        rare_fixture w;  // of four lanes, one its own
         const rpc::capability target = w.mint();
         rpc::call_arguments with;
         with.reports = true;
@@ -314,6 +316,10 @@ TEST_CASE("rpc kernel, rare: of lanes with reports one that ends leaves the othe
         }
         w.of.dispatch();
         CHECK(w.of.drop_lane(lanes[ends]));
+        rpc::lane_id again{};
+        if (is_replaced_at_once) {
+            again = w.of.open_reporting_lane(9).value;
+        }
         std::vector<std::uint64_t> words;
         while (const auto next = w.of.next_reporting()) {
             words.push_back(next.value.word);
@@ -322,7 +328,9 @@ TEST_CASE("rpc kernel, rare: of lanes with reports one that ends leaves the othe
         wanted.erase(wanted.begin() + ends);
         CHECK(words == wanted);
         // The next in its place begins as if nobody had been there.
-        const rpc::lane_id again = w.of.open_reporting_lane(9).value;
+        if (!is_replaced_at_once) {
+            again = w.of.open_reporting_lane(9).value;
+        }
         CHECK(w.of.next_report(again).why == rpc_code::unresolvable_promise);
         CHECK(w.of.call(again, target, "add", with));
         w.of.dispatch();
@@ -357,6 +365,34 @@ TEST_CASE("rpc kernel, rare: a lane dropped in any order of its calls leaves no 
             CHECK(w.of.resolve(others, rpc::value()));
         }
     }
+}
+
+TEST_CASE("rpc kernel, rare: a dropped lane tells at once whoever followed or hears of it") {
+    rare_fixture w;
+    const rpc::capability target = w.mint(5);
+    const rpc::lane_id own = w.of.open_reporting_lane(1).value;
+    const rpc::promise_id asked = w.of.call(own, target, "late").value;
+    w.of.dispatch();
+    const rpc::promise_id follows = w.of.open_promise(w.lane).value;
+    CHECK(w.of.follow(follows, asked));
+    CHECK(w.of.release(target));
+    CHECK(w.handler.dropped.empty());  // its call is still to be answered
+    CHECK(w.of.drop_lane(own));
+    CHECK(w.of.look(follows).value.code == rpc_code::promise_cancelled);
+    CHECK(w.handler.dropped == std::vector<std::uint64_t>{5});
+}
+
+TEST_CASE("rpc kernel, rare: a lane whose reports were taken before it was named is not named") {
+    rare_fixture w;
+    const rpc::capability target = w.mint();
+    const rpc::lane_id own = w.of.open_reporting_lane(1).value;
+    CHECK(w.of.call(own, target, "add"));
+    w.of.dispatch();
+    CHECK(w.of.take_report(own));
+    CHECK_FALSE(w.of.next_reporting());
+    CHECK(w.of.call(own, target, "add"));
+    w.of.dispatch();
+    CHECK(w.of.next_reporting().value.lane == own);
 }
 
 TEST_CASE("rpc kernel, rare: a settled promise that is let go is gone, one that is needed is not") {

@@ -491,6 +491,20 @@ TEST_CASE("rpc link: a session opened again knows nothing of the one before") {
     CHECK(rpc::decode(c.from.peek()).value.method == "rpc/unknown-promise");
 }
 
+TEST_CASE("rpc link: a hello that nobody answered before the end is not answered after it") {
+    link_pair c;
+    c.open();
+    c.put_hello(c.to, 1);
+    CHECK(c.answers.take(c.server) == 1);
+    c.answers.close();
+    c.open();
+    c.serve();
+    CHECK(c.from.peek().empty());
+    c.call("add");
+    c.serve();
+    CHECK(c.hear() == texts{"1 ok"});
+}
+
 TEST_CASE("rpc link: of several broken promises the first says why, and only of that call") {
     link_pair c;
     c.open();
