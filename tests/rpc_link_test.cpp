@@ -497,6 +497,8 @@ TEST_CASE("rpc link: a hello that nobody answered before the end is not answered
     c.put_hello(c.to, 1);
     CHECK(c.answers.take(c.server) == 1);
     c.answers.close();
+    CHECK(c.answers.answer_settled(c.server) == 0);
+    CHECK(c.from.peek().empty());
     c.open();
     c.serve();
     CHECK(c.from.peek().empty());

@@ -397,10 +397,13 @@ TEST_CASE("rpc peer: read-only and redact go with the request, redact comes back
         const std::uint64_t refused = c.call("put", how, [](rpc::writer&) {});
         how.flags = rpc::flag_redact;
         const std::uint64_t quiet = c.call("add", how, [](rpc::writer& in) { in.value_int(1); });
+        how.flags = rpc::flag_redact | rpc::flag_read_only;
+        const std::uint64_t both = c.call("add", how, [](rpc::writer& in) { in.value_int(1); });
         c.pump();
         CHECK(c.answer(refused).code == rpc_code::read_only);
         CHECK(c.answer(quiet).flags == rpc::flag_redact);
-        CHECK(c.world.handler.redacted == std::vector<bool>{true});
+        CHECK(c.answer(both).flags == rpc::flag_redact);
+        CHECK(c.world.handler.redacted == std::vector<bool>{true, true});
     });
 }
 
