@@ -35,11 +35,13 @@ BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 
 PARTS = ("base", "error", "endpoint", "crc32c", "slab", "wheel", "buffer_pool", "post_queue",
          "kill_marks", "source_table", "backoff", "datagram_budget", "proxy", "envelope")
-SHORT = (*PARTS, "simulator", "conformance_simulator", "lifecycle", "relay")
+SHORT = (*PARTS, "simulator", "conformance_simulator", "lifecycle", "relay", "rpc_kernel",
+         "rpc_model", "rpc_reports", "rpc_coverage", "ring", "shm_ring")
 # The few cases that try so much that they take minutes under an emulator, and most of a run.
 SLOW = ("whatever peers*", "each broken variant*", "envelope: UTF-8 agrees*",
         "envelope: every octet*", "simulator: under every mixture*",
-        "interleavings: two writers* two cells*")
+        "interleavings: two writers* two cells*", "rpc kernel: random programs*",
+        "shm ring: whatever word*", "shm ring: random writes*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +86,7 @@ ROWS = (
     Row("simulator", files=("simulator", "server", "server_rules", "server_proxy", "server_gate",
                             "server_control", "server_caps", "server_datagrams", "server_tls",
                             "dial", "marker", "relay")),
-    Row("RPC kernel", files=("rpc_kernel", "rpc_model", "rpc_reports")),
+    Row("RPC kernel", files=("rpc_kernel", "rpc_model", "rpc_reports", "rpc_coverage")),
     Row("rings", files=("ring",)),
     Row("RPC transports", files=("rpc_link", "rpc_peer", "rpc_peer_trial", "rpc_tcp")),
     Row("shared memory", files=("shm_ring", "shm_interleavings", "shm_link", "shm_windows")),
@@ -117,8 +119,8 @@ COLUMNS = (
            files=("iocp", "iocp_pipes", "conformance_iocp", "service_iocp", "server",
                   "server_rules", "server_proxy", "server_gate", "server_control",
                   "server_caps", "server_datagrams", "proxy", "rpc_kernel", "rpc_model",
-                  "rpc_reports", "ring", "rpc_link", "rpc_peer", "rpc_peer_trial", "rpc_tcp",
-                  "shm_ring", "shm_windows"),
+                  "rpc_reports", "rpc_coverage", "ring", "rpc_link", "rpc_peer",
+                  "rpc_peer_trial", "rpc_tcp", "shm_ring", "shm_windows"),
            left_out="leak*",
            why="Wine never accepts a connection that was reset before (tests/windows_test.py)"),
     Column("i686", "i686", ("i686-linux-gnu-g++", *WIRE), run=("qemu-i386",),
