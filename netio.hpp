@@ -30264,7 +30264,8 @@ public:
     template <link L>
     std::uint32_t take(L& from, std::uint32_t requests_max = 0xFFFFFFFF) noexcept;
     /// Writes an answer for each call that is settled, as far as there is room; how many. Every
-    /// one of them is kept until then.
+    /// one of them is kept until then. One that is larger than the link carries is rpc/transport,
+    /// and a provider's own text is cut to the `method_max` bytes of `callee_options::wire`.
     template <link L>
     std::uint32_t answer_settled(L& to) noexcept;
 

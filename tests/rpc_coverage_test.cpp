@@ -386,11 +386,13 @@ TEST_CASE("rpc kernel, rare: a lane whose reports were taken before it was named
     rare_fixture w;
     const rpc::capability target = w.mint();
     const rpc::lane_id own = w.of.open_reporting_lane(1).value;
-    CHECK(w.of.call(own, target, "add"));
+    rpc::call_arguments with;
+    with.reports = true;
+    CHECK(w.of.call(own, target, "add", with));
     w.of.dispatch();
     CHECK(w.of.take_report(own));
     CHECK_FALSE(w.of.next_reporting());
-    CHECK(w.of.call(own, target, "add"));
+    CHECK(w.of.call(own, target, "add", with));
     w.of.dispatch();
     CHECK(w.of.next_reporting().value.lane == own);
 }

@@ -7,6 +7,7 @@ namespace {
 namespace rpc = netio::rpc;
 using rpc::envelope_kind;
 using rpc::rpc_code;
+using rpc_rigs::any_link;
 using rpc_rigs::connected;
 using rpc_rigs::on_every_transport;
 using rpc_rigs::terms;
@@ -250,7 +251,9 @@ TEST_CASE("rpc peer: a hello is answered first, with the root as a descriptor sa
     on_every_transport([](transport via) {
         connected c(via);
         rpc::capability_id before{};
-        c.rig->client([&](rpc_rigs::any_link& link) { CHECK(c.session->begin(link, 5) == netio::error::none); });
+        c.rig->client([&](any_link& link) {
+            CHECK(c.session->begin(link, 5) == netio::error::none);
+        });
         const std::uint64_t sum = c.add({1, 2});
         c.pump();
         REQUIRE(c.session->knows_root());
@@ -296,7 +299,9 @@ TEST_CASE("rpc peer: who takes the place of a dead one hears nothing that was me
 
         std::vector<std::byte> memory(rpc::caller_bytes_needed(64));
         c.session.emplace(memory);  // the next life, with the same memory of the link
-        c.rig->client([&](rpc_rigs::any_link& link) { CHECK(c.session->begin(link, 99) == netio::error::none); });
+        c.rig->client([&](any_link& link) {
+            CHECK(c.session->begin(link, 99) == netio::error::none);
+        });
         const std::uint64_t first = c.add({5});
         c.pump();
         c.pump();
@@ -419,7 +424,7 @@ TEST_CASE("rpc caller: so many calls are outstanding, the next is refused; ids a
             c.add({1});
         }
         netio::result<std::uint64_t> over;
-        c.rig->client([&](rpc_rigs::any_link& link) { over = c.session->call(link, "add"); });
+        c.rig->client([&](any_link& link) { over = c.session->call(link, "add"); });
         CHECK(over.why == netio::error::full);
         c.pump();
         std::uint64_t last = 0;
@@ -445,13 +450,13 @@ TEST_CASE("rpc caller: a request that does not fit is not sent, and the next one
         netio::result<std::uint64_t> made;
         rpc::call_options how;
         how.bytes_max = 64;
-        c.rig->client([&](rpc_rigs::any_link& link) {
+        c.rig->client([&](any_link& link) {
             made = c.session->call(link, "echo", how, [](rpc::writer& in) {
                 in.value_text(std::string(64, 'x'));
             });
         });
         CHECK(made.why == netio::error::too_long);
-        c.rig->client([&](rpc_rigs::any_link& link) {
+        c.rig->client([&](any_link& link) {
             made = c.session->call(link, "echo", how, [](rpc::writer& in) { in.value_list(); });
         });
         CHECK(made.why == netio::error::rpc_wire);
