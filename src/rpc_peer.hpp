@@ -89,6 +89,12 @@ std::span<Entry> entries_in(std::span<std::byte> memory, std::uint32_t count) no
     return {reinterpret_cast<Entry*>(at + skip), count};
 }
 
+/// The place of a request: that of all whose ids are so many apart.
+template <class Entry>
+Entry& entry_for(std::span<Entry> entries, std::uint64_t request_id) noexcept {
+    return entries[static_cast<std::size_t>(request_id & (entries.size() - 1))];
+}
+
 template <class Entry>
 constexpr std::size_t entries_bytes(std::uint32_t count) noexcept {
     return calls_valid(count) ? count * sizeof(Entry) + 8 : 0;
@@ -265,7 +271,7 @@ inline void callee::forget_calls() noexcept {
 
 inline promise_id callee::promise_named(void* context, std::uint64_t number) noexcept {
     callee& of = *static_cast<callee*>(context);
-    const detail::remembered_call& one = of.calls_[number & (of.calls_.size() - 1)];
+    const detail::remembered_call& one = detail::entry_for(of.calls_, number);
     if (number == 0 || one.request_id != number) {
         return {};
     }
@@ -280,7 +286,7 @@ inline promise_id callee::promise_named(void* context, std::uint64_t number) noe
 
 /// Takes the place of a request so much older that nobody can name it any more.
 inline void callee::remember(std::uint64_t request_id, std::uint64_t promise) noexcept {
-    detail::remembered_call& one = calls_[request_id & (calls_.size() - 1)];
+    detail::remembered_call& one = detail::entry_for(calls_, request_id);
     if (one.promise >> 32 != 0) {
         kernel_.let_go({one.promise});
     }
@@ -560,7 +566,7 @@ public:
 
 private:
     detail::outstanding_call& entry_of(std::uint64_t request_id) const noexcept {
-        return calls_[request_id & (calls_.size() - 1)];
+        return detail::entry_for(calls_, request_id);
     }
     /// The next id whose place is free; those of calls that take their time are left out.
     std::uint64_t free_id() const noexcept {
