@@ -61,6 +61,8 @@ def test_echo_without_epoll():
     path = programs.build("echo", [(".port = 7000", f".port = {port}")], ["-U__linux__"])
     with programs.Program(path, first_line=False) as server:
         tap.check("echo without epoll: serves", programs.until(lambda: programs.accepts(port)))
+        # It listens before it has what it waits with.
+        programs.until(lambda: "pipe" in (kernel_objects(server.process.pid) or ()))
         held = programs.until(lambda: kernel_objects(server.process.pid))
         tap.check("echo without epoll: holds a pipe, sockets and files, no other kernel object",
                   held == {"pipe", "socket", "/dev/null"}, held)

@@ -36,7 +36,7 @@ BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 PARTS = ("base", "error", "endpoint", "crc32c", "slab", "wheel", "buffer_pool", "post_queue",
          "kill_marks", "source_table", "backoff", "datagram_budget", "proxy", "envelope")
 SHORT = (*PARTS, "simulator", "conformance_simulator", "lifecycle", "relay", "rpc_kernel",
-         "rpc_model", "rpc_reports", "rpc_coverage", "ring", "shm_ring")
+         "ring", "shm_ring")
 # The few cases that try so much that they take minutes under an emulator, and most of a run.
 SLOW = ("whatever peers*", "each broken variant*", "envelope: UTF-8 agrees*",
         "envelope: every octet*", "simulator: under every mixture*",
