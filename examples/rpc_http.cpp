@@ -486,7 +486,7 @@ int main(int count, char** words) {
     if (!example::parse("rpc_http", count, words, settings)) {
         return 2;
     }
-    static example::calculating calculates;
+    example::calculating calculates;
     bridge handler(calculates);
     netio::server<bridge> server{example::memory_for({}, memory_bytes), handler};
 

@@ -166,7 +166,7 @@ private:
 
 /// Serves a calculator over TCP until a signal ends it; the program's exit code.
 inline int serve_calculator(const char* program, const netio::endpoint& at) noexcept {
-    static calculating of;
+    calculating of;
     static netio::storage<netio::limits{.connections_max = 64}> memory;
     calculator_service serves(of);
     netio::server<rpc::tcp_service> server{memory, serves.service};

@@ -90,7 +90,7 @@ struct client {
 };
 
 bool over_memory(example::calculating& of, std::uint32_t calls) noexcept {
-    static ring<netio::spsc_ring> there, back;
+    ring<netio::spsc_ring> there, back;
     client<rpc::ring_link> asks{{there.of, back.of}, example::asking(calls)};
     rpc::ring_link link(back.of, there.of);
     served serves(of);
@@ -108,8 +108,8 @@ bool over_memory(example::calculating& of, std::uint32_t calls) noexcept {
 }
 
 bool over_queue(example::calculating& of, std::uint32_t calls) noexcept {
-    static ring<netio::mpsc_ring> there;
-    static ring<netio::spsc_ring> back[2];
+    ring<netio::mpsc_ring> there;
+    ring<netio::spsc_ring> back[2];
     client<rpc::shared_link> asks[2] = {{{there.of, 0, back[0].of}, example::asking(calls)},
                                         {{there.of, 1, back[1].of}, example::asking(calls)}};
     rpc::served_link links[2] = {{there.of, 0, back[0].of}, {there.of, 1, back[1].of}};
@@ -276,7 +276,7 @@ int main(int count, char** words) {
     if (over.empty()) {
         return example::serve_calculator("rpc_stats", at);
     }
-    static example::calculating calculates;
+    example::calculating calculates;
     if (over == "memory") {
         return over_memory(calculates, calls) ? 0 : 1;
     }
