@@ -1615,6 +1615,11 @@ NETIO_BEGIN
 
 namespace detail {
 
+/// Bytes from `at` to the next multiple of `align`, 0 if it is one.
+inline std::size_t bytes_to_aligned(const std::byte* at, std::size_t align) noexcept {
+    return (align - reinterpret_cast<std::uintptr_t>(at) % align) % align;
+}
+
 /// Hands out offsets, aligned, one after the other.
 class carver {
 public:
@@ -6649,10 +6654,7 @@ inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::
     if (head == nullptr) {
         return *this;
     }
-    detail::store_little(head, detail::magic_little);
-    head[5] = static_cast<std::byte>(kind);
-    detail::store_little(head + 6, flags);
-    detail::store_little(head + 8, request_id);
+    detail::put_head(head, kind, flags, request_id, detail::version_published);  // until finish()
     if (put_sized(as_bytes(method))) {
         arguments_at_ = offset(at_);
         claim(4);
@@ -7294,6 +7296,15 @@ inline constexpr std::uint32_t piece_classes_max = 4;
 
 namespace detail {
 
+/// The first bytes of a piece, mostly few: a constant is no call, and no piece is smaller.
+NETIO_INLINE void wipe_piece(std::byte* at, std::size_t dirty_bytes) noexcept {
+    if (NETIO_LIKELY(dirty_bytes <= 64)) {
+        netio::wipe(at, 64);
+    } else {
+        netio::wipe(at, dirty_bytes);
+    }
+}
+
 /// Pieces of one size: last given, first taken; those never used are handed out by a counter, so
 /// nothing is touched before its first take.
 class piece_pool {
@@ -7430,12 +7441,7 @@ public:
     }
     /// Gives back a piece of which no more than `dirty_bytes` at its begin were written, wiped.
     void give(std::uint32_t piece, std::uint32_t dirty_bytes) noexcept {
-        std::byte* const at = data(piece);
-        if (NETIO_LIKELY(dirty_bytes <= 64)) {
-            wipe(at, 64);  // a constant: no call, and no piece is smaller
-        } else {
-            wipe(at, dirty_bytes);
-        }
+        wipe_piece(data(piece), dirty_bytes);
         pools_[piece >> class_shift].give(index_of(piece));
     }
     std::byte* data(std::uint32_t piece) const noexcept {
@@ -14121,8 +14127,7 @@ public:
     }
 
     static std::byte* page_in(std::byte* memory) noexcept {
-        const auto from = reinterpret_cast<std::uintptr_t>(memory);
-        return memory + (page_bytes - from % page_bytes) % page_bytes;
+        return memory + detail::bytes_to_aligned(memory, page_bytes);
     }
     static uring::buffer_ring_registration registration_of(const void* page) noexcept {
         uring::buffer_ring_registration what{};
@@ -26207,9 +26212,8 @@ private:
         }
         sizes_ = view.sizes;
         const auto place = layout::of(view.sizes);
-        const auto start = reinterpret_cast<std::uintptr_t>(view.memory.data());
-        const std::size_t skip = (detail::page_bytes - start % detail::page_bytes) %
-                                 detail::page_bytes;
+        const std::size_t skip =
+            detail::bytes_to_aligned(view.memory.data(), detail::page_bytes);
         if (view.memory.size() < skip + place.total) {
             failure_.needed = skip + place.total;
             failure_.given = view.memory.size();
@@ -27871,7 +27875,7 @@ public:
         : layout_(wrong_field(sizes) == nullptr && memory.size() >= rpc::bytes_needed(sizes)
                       ? detail::kernel_layout::of(sizes)
                       : detail::kernel_layout{}),
-          memory_(aligned(memory.data())),
+          memory_(memory.data() + netio::detail::bytes_to_aligned(memory.data(), 64)),
           reply_({memory_ + layout_.scratch, layout_.scratch_bytes}) {
         secret_[0] = secret[0];
         secret_[1] = secret[1];
@@ -28059,9 +28063,6 @@ private:
 
     using promise_kind = detail::promise_kind;
 
-    static std::byte* aligned(std::byte* at) noexcept {
-        return at + (64 - reinterpret_cast<std::uintptr_t>(at) % 64) % 64;
-    }
     template <class Entry>
     Entry* attach(slab& of, std::size_t at, std::uint32_t count) noexcept {
         of.attach(memory_ + at, sizeof(Entry), count);
@@ -29017,7 +29018,8 @@ inline void kernel::argument_watch::promise(std::uint64_t number) const noexcept
 
 /// Everything that may refuse a call, in the order that `call` promises. Changes nothing.
 NETIO_INLINE answer<void> kernel::check(lane_id lane, capability target, std::string_view method,
-                                  const call_arguments& with, checked_call& out) const noexcept {
+                                        const call_arguments& with,
+                                        checked_call& out) const noexcept {
     if (!with.arguments) {
         return rpc_code::invalid_argument;
     }
@@ -29206,7 +29208,7 @@ inline answer<promise_id> kernel::call(lane_id lane, capability target, std::str
 
 /// Charges a call that nothing refuses any more, and makes its promise.
 NETIO_INLINE std::uint32_t kernel::queue(checked_call& what, std::uint32_t piece,
-                                   const call_arguments& with) noexcept {
+                                         const call_arguments& with) noexcept {
     detail::capability_entry& target = capabilities_[what.capability];
     detail::lane_entry& lane = lanes_[what.lane];
     charge(target, 1, what.load);
@@ -29565,9 +29567,7 @@ NETIO_INLINE bool kernel::run(std::uint32_t job) noexcept {
         settle_followers();
     }
     if (one.replied_) {  // nothing of a result stays where it was written
-        const std::size_t written = reply_.written();
-        std::byte* const scratch = memory_ + layout_.scratch;
-        written <= 64 ? netio::wipe(scratch, 64) : netio::wipe(scratch, written);
+        detail::wipe_piece(memory_ + layout_.scratch, reply_.written());
     }
     return true;
 }
@@ -30201,12 +30201,11 @@ inline bool is_hello(bytes frame) noexcept {
 
 template <class Entry>
 std::span<Entry> entries_in(std::span<std::byte> memory, std::uint32_t count) noexcept {
-    std::byte* const at = memory.data();
-    const std::size_t skip = (8 - reinterpret_cast<std::uintptr_t>(at) % 8) % 8;
+    const std::size_t skip = netio::detail::bytes_to_aligned(memory.data(), 8);
     if (!calls_valid(count) || memory.size() < skip + count * sizeof(Entry)) {
         return {};
     }
-    return {reinterpret_cast<Entry*>(at + skip), count};
+    return {reinterpret_cast<Entry*>(memory.data() + skip), count};
 }
 
 /// The place of a request: that of all whose ids are so many apart.
@@ -30407,9 +30406,7 @@ inline promise_id callee::promise_named(void* context, std::uint64_t number) noe
 /// Takes the place of a request so much older that nobody can name it any more.
 inline void callee::remember(std::uint64_t request_id, std::uint64_t promise) noexcept {
     detail::remembered_call& one = detail::entry_for(calls_, request_id);
-    if (one.promise >> 32 != 0) {
-        kernel_.let_go({one.promise});
-    }
+    kernel_.let_go({one.promise});  // of no promise if that request was refused
     one = {request_id, promise};
 }
 
@@ -31051,7 +31048,7 @@ private:
 
 inline void tcp_service::attach(std::byte* memory) noexcept {
     const detail::tcp_layout lay = detail::tcp_layout::of(how_);
-    memory += (64 - reinterpret_cast<std::uintptr_t>(memory) % 64) % 64;
+    memory += netio::detail::bytes_to_aligned(memory, 64);
     sessions_ = reinterpret_cast<session*>(memory + lay.sessions);
     for (std::uint32_t at = 0; at < how_.connections_max; ++at) {
         const std::span<std::byte> calls{memory + lay.calls + at * lay.calls_each, lay.calls_each};

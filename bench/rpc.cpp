@@ -7,6 +7,7 @@
 // of bench/rpc_fixture.hpp written to the link, read and validated, and a response of 40 bytes
 // back, validated too. The variants of a round run one after the other, in an order that is rotated
 // every round. Prints lines of `round TAB variant TAB metric TAB nanoseconds` and ends by itself.
+#include "bench/rpc_calls.hpp"
 #include "bench/rpc_fixture.hpp"
 #include "netio.hpp"
 
@@ -40,59 +41,6 @@ struct in_shared_memory {
 };
 
 // ---- calls of the kernel
-
-struct summing {
-    static constexpr rpc::method methods[] = {{"get"}, {"put", true}, {"stats"}};
-
-    void invoke(rpc::invocation& call) noexcept {
-        call.reply().value_int(call.value_at(0).as_int() + call.value_at(1).as_int());
-    }
-};
-
-struct calling {
-    rpc::rpc_limits sizes;
-    std::vector<std::byte> memory = std::vector<std::byte>(rpc::bytes_needed(sizes));
-    rpc::kernel kernel{memory, sizes, {1, 2}};
-    summing provider;
-    rpc::lane_id lane;
-    rpc::capability target;
-    std::byte room[256];
-
-    calling() {
-        static constexpr std::string_view names[] = {"get", "put", "stats"};
-        rpc::grant what;
-        what.methods = names;
-        what.spend = rpc::unbounded_budget;
-        lane = kernel.open_lane(what.spend).value;
-        target = kernel.mint(kernel.add_provider(provider).value, 1, what).value;
-    }
-    rpc::promise_id call(std::int64_t number) {
-        rpc::writer out(room);
-        out.begin_arguments().value_int(number).value_int(1).value_text("some text");
-        const auto made = kernel.call(lane, target, "stats", {out.finish_arguments()});
-        must(static_cast<bool>(made), "a call is refused");
-        return made.value;
-    }
-    void read(rpc::promise_id from) {
-        const auto held = kernel.await(from);
-        must(held && held.value.state == rpc::promise_state::resolved, "a call fails");
-        keep(held.value.value.as_int());
-    }
-    void one_by_one(int count) {
-        for (int number = 0; number < count; ++number) {
-            read(call(number));
-        }
-    }
-    void in_a_batch() {
-        rpc::promise_id made[8];
-        for (int number = 0; number < 8; ++number) {
-            made[number] = call(number);
-        }
-        for (const rpc::promise_id each : made) {
-            read(each);
-        }
-    }
-};
 
 /// What no kernel saves: the arguments copied in, a call through a pointer, the result copied out.
 void copy_and_call() {
@@ -133,11 +81,11 @@ void run_threads(const options& how) {
         case 5:
             return sample(round, "copy and call", how, 32, [] { copy_and_call(); });
         case 6:
-            return sample(round, "call and dispatch", how, 32, [&] { calls.one_by_one(1); });
+            return sample(round, "call and dispatch", how, 32, [&] { keep(calls.one_by_one(1)); });
         case 7:
-            return sample(round, "8 calls one by one", how, 8, [&] { calls.one_by_one(8); });
+            return sample(round, "8 calls one by one", how, 8, [&] { keep(calls.one_by_one(8)); });
         default:
-            return sample(round, "8 calls in a batch", how, 8, [&] { calls.in_a_batch(); });
+            return sample(round, "8 calls in a batch", how, 8, [&] { keep(calls.in_a_batch()); });
         }
     };
     for (unsigned round = 0; round < how.rounds; ++round) {

@@ -489,16 +489,5 @@ int main(int count, char** words) {
     example::calculating calculates;
     bridge handler(calculates);
     netio::server<bridge> server{example::memory_for({}, memory_bytes), handler};
-
-    char address[netio::endpoint_text_max];
-    netio::listen_options where;
-    where.address = netio::format_address(at, address);
-    where.port = at.port;
-    netio::listener_id listener;
-    if (server.listen(where, &listener) == netio::error::none) {
-        example::signals<netio::server<bridge>>::watch(server, drain_ms);
-        example::announce("rpc_http", server, server.local(listener));
-        server.run();
-    }
-    return netio::report("rpc_http", server);
+    return example::serve("rpc_http", server, at, drain_ms);
 }

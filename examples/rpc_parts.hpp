@@ -164,23 +164,29 @@ private:
     }
 };
 
-/// Serves a calculator over TCP until a signal ends it; the program's exit code.
+/// Listens and serves until a signal ends it; the program's exit code. For one worker.
+template <class Server>
+int serve(const char* program, Server& server, const netio::endpoint& at,
+          std::uint32_t drain_ms) noexcept {
+    char address[netio::endpoint_text_max];
+    netio::listen_options where;
+    where.address = netio::format_address(at, address);
+    where.port = at.port;
+    if (server.listen(where) == netio::error::none) {
+        signals<Server>::watch(server, drain_ms);
+        announce(program, server, server.local());
+        server.run();
+    }
+    return netio::report(program, server);
+}
+
+/// Serves a calculator over TCP.
 inline int serve_calculator(const char* program, const netio::endpoint& at) noexcept {
     calculating of;
     static netio::storage<netio::limits{.connections_max = 64}> memory;
     calculator_service serves(of);
     netio::server<rpc::tcp_service> server{memory, serves.service};
-    char address[netio::endpoint_text_max];
-    netio::listen_options where;
-    where.address = netio::format_address(at, address);
-    where.port = at.port;
-    netio::listener_id listener;
-    if (server.listen(where, &listener) == netio::error::none) {
-        signals<decltype(server)>::watch(server, 10'000);
-        announce(program, server, server.local(listener));
-        server.run();
-    }
-    return netio::report(program, server);
+    return serve(program, server, at, 10'000);
 }
 
 }  // namespace example

@@ -4,6 +4,7 @@
 
 #include "platform/socket_posix.hpp"
 #include "platform/waiting.hpp"
+#include "src/carver.hpp"
 
 #if NETIO_HAS_IO_URING
 
@@ -336,8 +337,7 @@ public:
     }
 
     static std::byte* page_in(std::byte* memory) noexcept {
-        const auto from = reinterpret_cast<std::uintptr_t>(memory);
-        return memory + (page_bytes - from % page_bytes) % page_bytes;
+        return memory + detail::bytes_to_aligned(memory, page_bytes);
     }
     static uring::buffer_ring_registration registration_of(const void* page) noexcept {
         uring::buffer_ring_registration what{};

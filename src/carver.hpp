@@ -8,6 +8,11 @@ NETIO_BEGIN
 
 namespace detail {
 
+/// Bytes from `at` to the next multiple of `align`, 0 if it is one.
+inline std::size_t bytes_to_aligned(const std::byte* at, std::size_t align) noexcept {
+    return (align - reinterpret_cast<std::uintptr_t>(at) % align) % align;
+}
+
 /// Hands out offsets, aligned, one after the other.
 class carver {
 public:

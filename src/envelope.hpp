@@ -1292,10 +1292,7 @@ inline writer& writer::begin(envelope_kind kind, std::uint64_t request_id, std::
     if (head == nullptr) {
         return *this;
     }
-    detail::store_little(head, detail::magic_little);
-    head[5] = static_cast<std::byte>(kind);
-    detail::store_little(head + 6, flags);
-    detail::store_little(head + 8, request_id);
+    detail::put_head(head, kind, flags, request_id, detail::version_published);  // until finish()
     if (put_sized(as_bytes(method))) {
         arguments_at_ = offset(at_);
         claim(4);

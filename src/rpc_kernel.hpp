@@ -265,7 +265,7 @@ public:
         : layout_(wrong_field(sizes) == nullptr && memory.size() >= rpc::bytes_needed(sizes)
                       ? detail::kernel_layout::of(sizes)
                       : detail::kernel_layout{}),
-          memory_(aligned(memory.data())),
+          memory_(memory.data() + netio::detail::bytes_to_aligned(memory.data(), 64)),
           reply_({memory_ + layout_.scratch, layout_.scratch_bytes}) {
         secret_[0] = secret[0];
         secret_[1] = secret[1];
@@ -453,9 +453,6 @@ private:
 
     using promise_kind = detail::promise_kind;
 
-    static std::byte* aligned(std::byte* at) noexcept {
-        return at + (64 - reinterpret_cast<std::uintptr_t>(at) % 64) % 64;
-    }
     template <class Entry>
     Entry* attach(slab& of, std::size_t at, std::uint32_t count) noexcept {
         of.attach(memory_ + at, sizeof(Entry), count);
@@ -1411,7 +1408,8 @@ inline void kernel::argument_watch::promise(std::uint64_t number) const noexcept
 
 /// Everything that may refuse a call, in the order that `call` promises. Changes nothing.
 NETIO_INLINE answer<void> kernel::check(lane_id lane, capability target, std::string_view method,
-                                  const call_arguments& with, checked_call& out) const noexcept {
+                                        const call_arguments& with,
+                                        checked_call& out) const noexcept {
     if (!with.arguments) {
         return rpc_code::invalid_argument;
     }
@@ -1600,7 +1598,7 @@ inline answer<promise_id> kernel::call(lane_id lane, capability target, std::str
 
 /// Charges a call that nothing refuses any more, and makes its promise.
 NETIO_INLINE std::uint32_t kernel::queue(checked_call& what, std::uint32_t piece,
-                                   const call_arguments& with) noexcept {
+                                         const call_arguments& with) noexcept {
     detail::capability_entry& target = capabilities_[what.capability];
     detail::lane_entry& lane = lanes_[what.lane];
     charge(target, 1, what.load);
@@ -1959,9 +1957,7 @@ NETIO_INLINE bool kernel::run(std::uint32_t job) noexcept {
         settle_followers();
     }
     if (one.replied_) {  // nothing of a result stays where it was written
-        const std::size_t written = reply_.written();
-        std::byte* const scratch = memory_ + layout_.scratch;
-        written <= 64 ? netio::wipe(scratch, 64) : netio::wipe(scratch, written);
+        detail::wipe_piece(memory_ + layout_.scratch, reply_.written());
     }
     return true;
 }

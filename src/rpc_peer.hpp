@@ -81,12 +81,11 @@ inline bool is_hello(bytes frame) noexcept {
 
 template <class Entry>
 std::span<Entry> entries_in(std::span<std::byte> memory, std::uint32_t count) noexcept {
-    std::byte* const at = memory.data();
-    const std::size_t skip = (8 - reinterpret_cast<std::uintptr_t>(at) % 8) % 8;
+    const std::size_t skip = netio::detail::bytes_to_aligned(memory.data(), 8);
     if (!calls_valid(count) || memory.size() < skip + count * sizeof(Entry)) {
         return {};
     }
-    return {reinterpret_cast<Entry*>(at + skip), count};
+    return {reinterpret_cast<Entry*>(memory.data() + skip), count};
 }
 
 /// The place of a request: that of all whose ids are so many apart.
@@ -287,9 +286,7 @@ inline promise_id callee::promise_named(void* context, std::uint64_t number) noe
 /// Takes the place of a request so much older that nobody can name it any more.
 inline void callee::remember(std::uint64_t request_id, std::uint64_t promise) noexcept {
     detail::remembered_call& one = detail::entry_for(calls_, request_id);
-    if (one.promise >> 32 != 0) {
-        kernel_.let_go({one.promise});
-    }
+    kernel_.let_go({one.promise});  // of no promise if that request was refused
     one = {request_id, promise};
 }
 

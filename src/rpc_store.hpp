@@ -22,6 +22,15 @@ inline constexpr std::uint32_t piece_classes_max = 4;
 
 namespace detail {
 
+/// The first bytes of a piece, mostly few: a constant is no call, and no piece is smaller.
+NETIO_INLINE void wipe_piece(std::byte* at, std::size_t dirty_bytes) noexcept {
+    if (NETIO_LIKELY(dirty_bytes <= 64)) {
+        netio::wipe(at, 64);
+    } else {
+        netio::wipe(at, dirty_bytes);
+    }
+}
+
 /// Pieces of one size: last given, first taken; those never used are handed out by a counter, so
 /// nothing is touched before its first take.
 class piece_pool {
@@ -158,12 +167,7 @@ public:
     }
     /// Gives back a piece of which no more than `dirty_bytes` at its begin were written, wiped.
     void give(std::uint32_t piece, std::uint32_t dirty_bytes) noexcept {
-        std::byte* const at = data(piece);
-        if (NETIO_LIKELY(dirty_bytes <= 64)) {
-            wipe(at, 64);  // a constant: no call, and no piece is smaller
-        } else {
-            wipe(at, dirty_bytes);
-        }
+        wipe_piece(data(piece), dirty_bytes);
         pools_[piece >> class_shift].give(index_of(piece));
     }
     std::byte* data(std::uint32_t piece) const noexcept {

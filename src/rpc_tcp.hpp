@@ -203,7 +203,7 @@ private:
 
 inline void tcp_service::attach(std::byte* memory) noexcept {
     const detail::tcp_layout lay = detail::tcp_layout::of(how_);
-    memory += (64 - reinterpret_cast<std::uintptr_t>(memory) % 64) % 64;
+    memory += netio::detail::bytes_to_aligned(memory, 64);
     sessions_ = reinterpret_cast<session*>(memory + lay.sessions);
     for (std::uint32_t at = 0; at < how_.connections_max; ++at) {
         const std::span<std::byte> calls{memory + lay.calls + at * lay.calls_each, lay.calls_each};

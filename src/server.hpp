@@ -3,6 +3,7 @@
 #define NETIO_SERVER_HPP
 
 #include "platform/default_backend.hpp"
+#include "src/carver.hpp"
 #include "src/reactor.hpp"
 #include "src/server_stats.hpp"
 
@@ -615,9 +616,8 @@ private:
         }
         sizes_ = view.sizes;
         const auto place = layout::of(view.sizes);
-        const auto start = reinterpret_cast<std::uintptr_t>(view.memory.data());
-        const std::size_t skip = (detail::page_bytes - start % detail::page_bytes) %
-                                 detail::page_bytes;
+        const std::size_t skip =
+            detail::bytes_to_aligned(view.memory.data(), detail::page_bytes);
         if (view.memory.size() < skip + place.total) {
             failure_.needed = skip + place.total;
             failure_.given = view.memory.size();

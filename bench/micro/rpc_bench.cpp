@@ -4,6 +4,7 @@
 // dispatched, its result charged, kept and read. Eight of them one after the other, and in one
 // batch. The floor is what no kernel can save: the arguments copied in, the provider called through
 // a pointer, its result copied out. And what it costs to keep bytes beyond a call.
+#include "bench/rpc_calls.hpp"
 #include "netio.hpp"
 
 #include <benchmark/benchmark.h>
@@ -14,99 +15,39 @@
 namespace {
 
 namespace rpc = netio::rpc;
-
-struct rpc_bench_provider {
-    static constexpr rpc::method methods[] = {{"get"}, {"put", true}, {"stats"}};
-    std::int64_t calls = 0;
-
-    void invoke(rpc::invocation& call) noexcept {
-        ++calls;
-        call.reply().value_int(call.value_at(0).as_int() + call.value_at(1).as_int());
-    }
-};
-
-struct rpc_bench_setup {
-    rpc::rpc_limits sizes;
-    std::vector<std::byte> memory = std::vector<std::byte>(rpc::bytes_needed(sizes));
-    rpc::kernel kernel{memory, sizes, {1, 2}};
-    rpc_bench_provider provider;
-    rpc::lane_id lane;
-    rpc::capability target;
-    std::byte room[256];
-
-    rpc_bench_setup() {
-        static constexpr std::string_view names[] = {"get", "put", "stats"};
-        rpc::grant what;
-        what.methods = names;
-        what.spend.calls_max = what.spend.bytes_max = ~std::uint64_t{0};
-        lane = kernel.open_lane(what.spend).value;
-        target = kernel.mint(kernel.add_provider(provider).value, 1, what).value;
-    }
-    rpc::promise_id call(std::int64_t number, rpc::promise_id before = {}) {
-        rpc::writer out(room);
-        out.begin_arguments().value_int(number);
-        if (before.bits != 0) {
-            out.promise(before.bits);
-        } else {
-            out.value_int(1);
-        }
-        out.value_text("some text");
-        const auto made = kernel.call(lane, target, "stats",
-                                      {out.finish_arguments(), {}, 0, rpc::own_promise});
-        if (!made) {
-            std::abort();
-        }
-        return made.value;
-    }
-    void read(rpc::promise_id from) {
-        const auto held = kernel.await(from);
-        if (held.value.state != rpc::promise_state::resolved) {
-            std::abort();
-        }
-        auto number = held.value.value.as_int();
-        benchmark::DoNotOptimize(number);
-    }
-};
+using rpc_bench::calling;
 
 void rpc_call_dispatch(benchmark::State& state) {
-    rpc_bench_setup setup;
+    calling setup;
     std::int64_t number = 0;
     for (auto turn : state) {
-        setup.read(setup.call(++number));
+        benchmark::DoNotOptimize(setup.read(setup.call(++number)));
     }
 }
 
-/// An argument of each is the promise before it, in the batch; its value, one after the other.
 void rpc_eight_calls_sequential(benchmark::State& state) {
-    rpc_bench_setup setup;
+    calling setup;
     for (auto turn : state) {
-        for (std::int64_t number = 0; number < 8; ++number) {
-            setup.read(setup.call(number));
-        }
+        benchmark::DoNotOptimize(setup.one_by_one(8));
     }
 }
 
 void rpc_eight_calls_batched(benchmark::State& state) {
-    rpc_bench_setup setup;
+    calling setup;
     for (auto turn : state) {
-        rpc::promise_id made[8];
-        for (std::int64_t number = 0; number < 8; ++number) {
-            made[number] = setup.call(number);
-        }
-        for (const rpc::promise_id each : made) {
-            setup.read(each);
-        }
+        benchmark::DoNotOptimize(setup.in_a_batch());
     }
 }
 
+/// An argument of each is the promise before it.
 void rpc_eight_calls_pipelined(benchmark::State& state) {
-    rpc_bench_setup setup;
+    calling setup;
     for (auto turn : state) {
         rpc::promise_id last{};
         for (std::int64_t number = 0; number < 8; ++number) {
             last = setup.call(number, last);
         }
-        setup.read(last);
+        benchmark::DoNotOptimize(setup.read(last));
     }
 }
 
@@ -131,11 +72,11 @@ void rpc_call_dispatch_floor(benchmark::State& state) {
 
 /// Bytes that outlive a call: copied into a piece, and the piece given back, wiped.
 void rpc_piece(benchmark::State& state) {
-    rpc_bench_setup setup;
+    calling setup;
     const std::span<const rpc::piece_class> classes = rpc::detail::classes_of(setup.sizes);
     std::vector<std::byte> memory(rpc::detail::piece_store::bytes_needed(classes) + 64);
     std::byte* at = memory.data();
-    at += (64 - reinterpret_cast<std::uintptr_t>(at) % 64) % 64;
+    at += netio::detail::bytes_to_aligned(at, 64);
     rpc::detail::piece_store store;
     store.attach(at, classes);
     const std::vector<std::byte> content(static_cast<std::size_t>(state.range(0)));
