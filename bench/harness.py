@@ -1,6 +1,7 @@
 """What the benchmark suites share: building, processes, the generator, rows, the machine."""
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import re
@@ -86,11 +87,19 @@ def why_missing(errors):
 def build(source, tree="."):
     """Runs the command in the first line of a source of that tree, there; gives the program's
     path or None."""
+    folder = os.path.join(tree, BUILD)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, f"{os.path.basename(source)}.lock"), "w",
+              encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another run may build it now: what is there is half done
+        return build_alone(source, tree)
+
+
+def build_alone(source, tree):
     source = os.path.normpath(os.path.join(tree, source))
     if not os.path.exists(source):
         skipped(source, "not there yet")
         return None
-    os.makedirs(os.path.join(tree, BUILD), exist_ok=True)
     found = first_line_command(source)
     if not found:
         skipped(source, "its first line is not a compiler command")

@@ -151,6 +151,32 @@ def check_failures(folder):
               said.getvalue())
 
 
+def check_builds(folder):
+    """Two runs beside each other get one whole program, compiled once."""
+    tree, bin_folder = folder / "tree", folder / "bin"
+    (tree / "bench").mkdir(parents=True)
+    bin_folder.mkdir()
+    (tree / "bench/slow.cpp").write_text("// c++ bench/slow.cpp -o slow\n", encoding="utf-8")
+    os.mkfifo(folder / "go")
+    compiler = bin_folder / "c++"
+    compiler.write_text(f"#!/bin/sh\nprintf '#!/bin/sh\\n' >$3; read go <{folder}/go; "
+                        f"echo 'echo whole' >>$3; chmod +x $3; echo >>{folder}/compiled\n",
+                        encoding="utf-8")
+    compiler.chmod(0o755)
+    command = [sys.executable, "-c", "import subprocess, sys, harness\n"
+               "subprocess.run([harness.build('bench/slow.cpp', sys.argv[1])], check=True)", tree]
+    environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}",
+                   "PYTHONPATH": str(ROOT / "bench")}
+    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+            for _ in range(2)]
+    with open(folder / "go", "w", encoding="utf-8") as go:  # opens once somebody compiles
+        go.write("go\n")
+    said = [each.communicate(timeout=60)[0] for each in both]
+    compiled = (folder / "compiled").read_text(encoding="utf-8")
+    tap.check("two runs beside each other get one whole program, compiled once",
+              (said, compiled) == (["whole\n"] * 2, "\n"), (said, compiled))
+
+
 def check_peer(folder, title, source):
     """Sizes and steps of the library, each beside netio's; and what its program makes of words."""
     report, said, code = suite(folder, title)
@@ -184,6 +210,7 @@ def main():
         folder = pathlib.Path(name)
         check_suite(folder)
         check_failures(folder)
+        check_builds(folder)
         for title, source, _, _ in rpc_suite.PEERS:
             if LONG:
                 check_peer(folder, title, source)
