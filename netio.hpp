@@ -27642,6 +27642,7 @@ struct answer {
     rpc_code why = rpc_code::other;
     bool given = false;
 
+    constexpr answer() noexcept = default;
     constexpr answer(T is) noexcept : value(is), given(true) {}
     constexpr answer(rpc_code code) noexcept : why(code) {}
     constexpr explicit operator bool() const noexcept { return given; }
@@ -27778,7 +27779,7 @@ public:
     /// Which of the provider's methods, by its place among them.
     std::uint32_t method_index() const noexcept { return job_.method; }
     std::uint64_t object() const noexcept { return object_; }
-    lane_id lane() const noexcept { return lane_; }
+    lane_id lane() const noexcept;
     bool redact() const noexcept { return (job_.flags & flag_redact) != 0; }
     std::uint32_t argument_count() const noexcept { return job_.arguments; }
     /// Argument `at` as it was given; null past the last. In order each one is a step; going back
@@ -27813,26 +27814,20 @@ public:
     }
     /// The result comes later, by `kernel::resolve` or `kernel::reject` of this promise, from
     /// outside of `invoke`; unless the call is rejected here.
-    promise_id later() noexcept {
-        late_ = true;
-        return promise_;
-    }
+    promise_id later() noexcept;
     kernel& owner() noexcept { return owner_; }
 
 private:
     friend class kernel;
-    invocation(kernel& owner, const detail::promise_entry& job, promise_id promise, lane_id lane,
-               std::uint64_t object, bytes held, writer& reply) noexcept
-        : owner_(owner), job_(job), promise_(promise), lane_(lane), object_(object),
-          payload_(held.last(job.payload_bytes)), first_(held.data()), place_(held.data()),
-          edge_(job.first_edge), reply_(reply) {}
+    invocation(kernel& owner, const detail::promise_entry& job, std::uint64_t object, bytes held,
+               writer& reply) noexcept
+        : owner_(owner), job_(job), object_(object), payload_(held.last(job.payload_bytes)),
+          first_(held.data()), place_(held.data()), edge_(job.first_edge), reply_(reply) {}
 
     void seek(std::uint32_t at) noexcept;
 
     kernel& owner_;
     const detail::promise_entry& job_;
-    promise_id promise_;
-    lane_id lane_;
     std::uint64_t object_;
     bytes payload_;
     const std::byte* first_;
@@ -28214,7 +28209,7 @@ private:
         return NETIO_LIKELY(piece != none_index) ? piece : take_piece_of_settled(bytes_wanted);
     }
     std::uint32_t take_piece_of_settled(std::size_t bytes_wanted) noexcept;
-    std::uint32_t piece_for_result(detail::promise_entry& of, std::size_t bytes_wanted) noexcept;
+    bool is_place_for(const detail::promise_entry& of, std::size_t bytes_wanted) const noexcept;
     void mark_arguments(const call_arguments& with, std::uint32_t count) noexcept;
     std::uint32_t oldest_unmarked(std::size_t bytes_wanted) const noexcept;
     bool is_lent(const detail::promise_entry& of) const noexcept;
@@ -29125,12 +29120,12 @@ inline std::uint32_t kernel::oldest_unmarked(std::size_t bytes_wanted) const noe
 /// Is what the caller handed in a part of its result?
 inline bool kernel::is_lent(const detail::promise_entry& of) const noexcept {
     const bytes kept = kept_bytes(of);
-    for (const std::byte* const each : lent_) {
-        if (each >= kept.data() && each < kept.data() + kept.size()) {
-            return true;
-        }
-    }
-    return false;
+    const auto is_inside = [&](const std::byte* at) {
+        return reinterpret_cast<std::uintptr_t>(at) -
+                   reinterpret_cast<std::uintptr_t>(kept.data()) <
+               kept.size();
+    };
+    return is_inside(lent_[0]) || is_inside(lent_[1]);
 }
 
 /// A piece, if need be of a settled promise that is forgotten for it. Marks are as they were made.
@@ -29306,6 +29301,15 @@ inline void kernel::drop_edges(detail::promise_entry& of) noexcept {
 }
 
 // ---- what providers see
+
+inline lane_id invocation::lane() const noexcept {
+    return {kernel::name_of(owner_.lanes_, job_.lane)};
+}
+
+inline promise_id invocation::later() noexcept {
+    late_ = true;
+    return {kernel::name_of(owner_.promises_, owner_.running_)};
+}
 
 inline void invocation::seek(std::uint32_t at) noexcept {
     NETIO_ASSERT(at < job_.arguments);
@@ -29555,8 +29559,7 @@ NETIO_INLINE bool kernel::run(std::uint32_t job) noexcept {
     }
     const detail::capability_entry& target = capabilities_[made.capability];
     const detail::provider_entry& provider = providers_[target.provider];
-    invocation one(*this, made, promise_id{name_of(promises_, job)},
-                   lane_id{name_of(lanes_, made.lane)}, target.object, kept_bytes(made), reply_);
+    invocation one(*this, made, target.object, kept_bytes(made), reply_);
     running_ = job;
     provider.invoke(provider.object, &one);
     running_ = none_index;
@@ -29595,19 +29598,10 @@ NETIO_INLINE void kernel::finish(std::uint32_t job, const invocation& made) noex
 
 // ---- settling
 
-/// That of the arguments, which are not needed any more, if it is one for such a result; else
-/// another one.
-inline std::uint32_t kernel::piece_for_result(detail::promise_entry& of,
-                                              std::size_t bytes_wanted) noexcept {
-    if (of.piece == 0 || !store_.is_made_for(of.piece - 1, bytes_wanted) || is_lent(of)) {
-        return take_piece(bytes_wanted);
-    }
-    const std::uint32_t piece = of.piece - 1;
-    if (of.bytes_count > bytes_wanted) {
-        netio::wipe(store_.data(piece) + bytes_wanted, of.bytes_count - bytes_wanted);
-    }
-    of.piece = 0;  // not to be given back with them
-    return piece;
+/// Does the result go where the arguments are, which are not needed any more?
+inline bool kernel::is_place_for(const detail::promise_entry& of,
+                                 std::size_t bytes_wanted) const noexcept {
+    return of.piece != 0 && store_.is_made_for(of.piece - 1, bytes_wanted) && !is_lent(of);
 }
 
 /// Resolved with one value, which is charged to whom the call was charged to; false: that is too
@@ -29623,12 +29617,19 @@ inline bool kernel::settle_result(std::uint32_t index, const value& with) noexce
     const auto size = static_cast<std::size_t>(more.bytes);
     ++search_;  // no settled promise is marked
     lent_[0] = lent_[1] = with.wire_begin();
-    const std::uint32_t piece = affordable ? piece_for_result(of, size) : none_index;
+    const bool keeps_piece = affordable && is_place_for(of, size);
+    const std::uint32_t piece = keeps_piece  ? of.piece - 1
+                                : affordable ? take_piece(size)
+                                             : none_index;
     if (piece == none_index) {
         settle_rejected(index, rpc_code::budget_exceeded, {});
         return false;
     }
     std::byte* const to = store_.data(piece);
+    if (keeps_piece) {
+        detail::wipe_piece(to, of.bytes_count);
+        of.piece = 0;  // not to be given back with the arguments
+    }
     to[0] = static_cast<std::byte>(argument_tag::value);
     detail::copy_piece(to + 1, {with.wire_begin(), size - 1});
     lane.spent.charge(0, more);
@@ -29672,8 +29673,10 @@ NETIO_INLINE void kernel::end_job(std::uint32_t index, bool was_made) noexcept {
             log_.record(event_kind::job_completed, name_of(promises_, index),
                         name_of(lanes_, of.lane));
         }
-        --capabilities_[of.capability].jobs;
-        free_capability_if_done(of.capability);
+        detail::capability_entry& target = capabilities_[of.capability];
+        if (NETIO_UNLIKELY(--target.jobs == 0 && target.handles == 0)) {
+            free_capability_if_done(of.capability);
+        }
     }
     free_lane_if_done(of.lane);
 }
@@ -29941,7 +29944,8 @@ inline answer<settled> kernel::look(promise_id which) const noexcept {
 
 inline answer<settled> kernel::what_of(std::uint32_t index) const noexcept {
     const detail::promise_entry& of = promises_[index];
-    answer<settled> made{settled{}};
+    answer<settled> made;
+    made.given = true;
     settled& out = made.value;
     out.state = of.state;
     out.word = of.word;
@@ -30491,10 +30495,16 @@ std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
     if (from.record_max() < detail::refusal_bytes) {
         why_ = error::rpc_transport;
     }
-    ring_claim spare = from.claim(detail::refusal_bytes);
-    while (spare && taken != requests_max && is_open_ && why_ == error::none && !hello_wanted_) {
+    ring_claim spare{};
+    while (taken != requests_max && is_open_ && why_ == error::none && !hello_wanted_) {
         const bytes frame = from.peek();
         if (frame.empty() || !(can_take() || (how_.resumes && detail::is_hello(frame)))) {
+            break;
+        }
+        if (!spare) {  // not before it may be needed: a link told of no room says when there is
+            spare = from.claim(detail::refusal_bytes);
+        }
+        if (!spare) {
             break;
         }
         const refusal no = take_one(frame);
@@ -30503,7 +30513,7 @@ std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
         if (no.text != nullptr) {
             const std::size_t size = encode_error(no.request_id, no.text, spare.room);
             from.commit(spare, static_cast<std::uint32_t>(size));
-            spare = from.claim(detail::refusal_bytes);
+            spare = {};
         }
     }
     if (spare) {

@@ -371,10 +371,16 @@ std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
     if (from.record_max() < detail::refusal_bytes) {
         why_ = error::rpc_transport;
     }
-    ring_claim spare = from.claim(detail::refusal_bytes);
-    while (spare && taken != requests_max && is_open_ && why_ == error::none && !hello_wanted_) {
+    ring_claim spare{};
+    while (taken != requests_max && is_open_ && why_ == error::none && !hello_wanted_) {
         const bytes frame = from.peek();
         if (frame.empty() || !(can_take() || (how_.resumes && detail::is_hello(frame)))) {
+            break;
+        }
+        if (!spare) {  // not before it may be needed: a link told of no room says when there is
+            spare = from.claim(detail::refusal_bytes);
+        }
+        if (!spare) {
             break;
         }
         const refusal no = take_one(frame);
@@ -383,7 +389,7 @@ std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
         if (no.text != nullptr) {
             const std::size_t size = encode_error(no.request_id, no.text, spare.room);
             from.commit(spare, static_cast<std::uint32_t>(size));
-            spare = from.claim(detail::refusal_bytes);
+            spare = {};
         }
     }
     if (spare) {
