@@ -6561,6 +6561,7 @@ private:
         std::uint32_t count_at;    // where its count goes
         std::uint32_t items_count;
         std::uint32_t key_at;      // where the last key stands; 0: none yet
+        std::uint32_t key_bytes;   // not read back: others may write to where envelopes are made
         bool is_map;
         bool key_waits;            // a key was written, its value was not
     };
@@ -6779,7 +6780,7 @@ inline writer& writer::open(value_tag tag) noexcept {
         return *this;
     }
     NETIO_ASSERT(open_ < value_depth_max);
-    levels_[open_++] = {offset(to), 0, 0, tag == value_tag::map, false};
+    levels_[open_++] = {offset(to), 0, 0, 0, tag == value_tag::map, false};
     return *this;
 }
 
@@ -6788,15 +6789,17 @@ inline writer& writer::key(std::string_view text) noexcept {
         return fail(error::rpc_wire);
     }
     level& around = levels_[open_ - 1];
-    const bool ascends =
-        around.key_at == 0 ||
-        detail::text_before(detail::read_text(out_.data() + around.key_at), text);
+    const std::string_view before =
+        around.key_at != 0 ? as_text(out_.subspan(around.key_at, around.key_bytes))
+                           : std::string_view{};
+    const bool ascends = around.key_at == 0 || detail::text_before(before, text);
     if (!ascends || !detail::utf8_valid(text)) {
         return fail(error::rpc_wire);
     }
-    const std::uint32_t key_at = offset(at_);
+    const std::uint32_t key_at = offset(at_) + 4;
     if (put_sized(as_bytes(text))) {
         around.key_at = key_at;
+        around.key_bytes = static_cast<std::uint32_t>(text.size());
         around.key_waits = true;
     }
     return *this;
@@ -6976,7 +6979,6 @@ inline std::size_t writer::finish() noexcept {
     const bool plain = arguments_count_ == 0 && capabilities_count_ == 0;
     out_[detail::version_offset] = plain ? detail::version_published : detail::version_profile;
     detail::store_little(out_.data() + capabilities_at_, capabilities_count_);
-    NETIO_ASSERT_SLOW(decode(out_.first(offset(at_)), limits_).why == error::none);
     return offset(at_);
 }
 
@@ -8975,6 +8977,10 @@ public:
     /// there is more room, as after a write that took less; for output that goes whole or not at
     /// all. Of more than a buffer holds it may come never.
     bool has_room(std::size_t count) noexcept;
+
+    /// Is nothing written any more, because it was closed, ended or killed, by whomever, or its
+    /// output failed?
+    bool output_over() const noexcept { return !open_for_output(); }
 
     /// Bytes queued and not yet taken by the kernel; over TLS: not yet encrypted.
     std::uint64_t output_bytes() const noexcept;
@@ -20884,6 +20890,9 @@ NETIO_END
 
 #include <signal.h>
 #include <sys/mman.h>
+#if defined(__APPLE__)
+#include <sys/stat.h>
+#endif
 #if defined(__linux__)
 #include <poll.h>
 #include <sys/syscall.h>
@@ -20923,6 +20932,13 @@ struct shm_common_sys : posix_sys {
 /// once only, so there it stays.)
 struct shm_named_memory : shm_common_sys {
     static constexpr bool sealed = false;
+#if defined(__APPLE__)
+    /// No seek there: ESPIPE. Whole pages.
+    static off_t size_of(int of) noexcept {
+        struct stat about;
+        return ::fstat(of, &about) == 0 ? about.st_size : -1;
+    }
+#endif
 
     static int open_memory() noexcept {
         std::byte random[8];
@@ -27810,7 +27826,9 @@ public:
     void reject(std::string_view code) noexcept {
         failed_ = true;
         failure_bytes_ = static_cast<std::uint32_t>(detail::kept_text(code).size());
-        std::memcpy(failure_, code.data(), failure_bytes_);
+        if (failure_bytes_ != 0) {
+            std::memcpy(failure_, code.data(), failure_bytes_);
+        }
     }
     /// The result comes later, by `kernel::resolve` or `kernel::reject` of this promise, from
     /// outside of `invoke`; unless the call is rejected here.
@@ -27965,6 +27983,8 @@ public:
     /// forgotten, each as soon as no other lane's call needs it. A call that is being made just now
     /// is made, and heard of by nobody.
     answer<void> drop_lane(lane_id which) noexcept;
+    /// The same for one that stays open, with what it has spent.
+    answer<void> clear_lane(lane_id which) noexcept;
     /// The oldest settled call of a reporting lane that was not taken yet. unknown_lane;
     /// unresolvable_promise: there is none.
     answer<settled> next_report(lane_id of) const noexcept;
@@ -28196,6 +28216,7 @@ private:
                         const call_arguments& with) noexcept;
     void join_lane(std::uint32_t index) noexcept;
     void leave_lane(const detail::promise_entry& of) noexcept;
+    void end_all_in_lane(std::uint32_t at) noexcept;
     bool has_place(const detail::lane_entry& of) const noexcept {
         return of.pending < of.calls_max && of.unreported < of.calls_max;
     }
@@ -28225,6 +28246,9 @@ private:
 
     void make_ready(std::uint32_t job) noexcept;
     std::uint32_t step(std::uint32_t jobs_max) noexcept;
+    /// For whoever has just told of drops: has a provider that heard of one made calls, or ended
+    /// some?
+    bool has_ready() const noexcept { return some_revoked_ || !busy_lanes_.empty(); }
     bool draw(detail::provider_entry& provider) noexcept;
     void end_revoked() noexcept;
     void push_to_lane(std::uint32_t job) noexcept;
@@ -28272,6 +28296,7 @@ private:
     }
     answer<void> may_settle(promise_id which, std::uint32_t& index) const noexcept;
     bool settle_result(std::uint32_t index, const value& with) noexcept;
+    answer<void> settle_from(std::uint32_t index, const value& with) noexcept;
     void settle_rejected(std::uint32_t index, rpc_code code, bytes text,
                          bool was_made = true) noexcept;
     void settle(std::uint32_t index, promise_state state) noexcept;
@@ -28413,9 +28438,11 @@ inline answer<void> kernel::remove_provider(provider_id which) noexcept {
     return {};
 }
 
-/// Queued calls hold their capability, and that its provider: so none is queued here then.
+/// Queued calls hold their capability, and that its provider: so none is queued here then. That of
+/// a running batch is freed behind it: another one in its slot would be taken for it.
 inline void kernel::free_provider_if_done(std::uint32_t index) noexcept {
-    if (providers_[index].is_gone && providers_[index].capabilities == 0) {
+    if (index != batch_provider_ && providers_[index].is_gone &&
+        providers_[index].capabilities == 0) {
         NETIO_ASSERT(providers_[index].jobs.empty());
         provider_slots_.give(index);
     }
@@ -28907,6 +28934,21 @@ inline answer<void> kernel::drop_lane(lane_id which) noexcept {
         log_.record(event_kind::lane_destroyed, which.bits, lane.completed);
     }
     lane.is_closed = true;
+    end_all_in_lane(at);
+    return {};
+}
+
+inline answer<void> kernel::clear_lane(lane_id which) noexcept {
+    const std::uint32_t at = find(lane_slots_, which.bits);
+    if (at == none_index || lanes_[at].is_closed) {
+        return rpc_code::unknown_lane;
+    }
+    end_all_in_lane(at);
+    return {};
+}
+
+inline void kernel::end_all_in_lane(std::uint32_t at) noexcept {
+    detail::lane_entry& lane = lanes_[at];
     ++lane.unreported;  // it stays until the end of this
     for (std::uint32_t link = lane.first_pending; link != 0;) {
         const std::uint32_t index = link - 1;
@@ -28928,7 +28970,6 @@ inline answer<void> kernel::drop_lane(lane_id which) noexcept {
     settle_rest();
     --lane.unreported;
     free_lane_if_done(at);
-    return {};
 }
 
 /// The oldest report, which is then a settled promise as any.
@@ -29399,14 +29440,16 @@ inline std::uint32_t kernel::dispatch(std::uint32_t jobs_max) noexcept {
         return 0;
     }
     std::uint32_t jobs = 0;
-    while (jobs != jobs_max) {
-        const std::uint32_t more = step(jobs_max - jobs);
-        if (more == 0) {
-            break;
+    do {
+        while (jobs != jobs_max) {
+            const std::uint32_t more = step(jobs_max - jobs);
+            if (more == 0) {
+                break;
+            }
+            jobs += more;
         }
-        jobs += more;
-    }
-    tell_drops();
+        tell_drops();
+    } while (jobs != jobs_max && has_ready());
     trim();
     return jobs;
 }
@@ -29475,6 +29518,7 @@ inline std::uint32_t kernel::run_batch(std::uint32_t index, std::uint32_t jobs_m
     if (!provider.jobs.empty()) {
         push_busy(busy_providers_, providers_, index);
     }
+    free_provider_if_done(index);
     if (made != 0) {
         log_.record(event_kind::batch_dispatched, name, made, lanes);
     }
@@ -29645,6 +29689,16 @@ inline bool kernel::settle_result(std::uint32_t index, const value& with) noexce
     return true;
 }
 
+/// A result that comes from elsewhere, maybe after the capability of its call was revoked.
+inline answer<void> kernel::settle_from(std::uint32_t index, const value& with) noexcept {
+    const detail::promise_entry& of = promises_[index];
+    if (of.kind == promise_kind::call && is_revoked(capabilities_[of.capability])) {
+        settle_rejected(index, rpc_code::revoked, {});
+        return rpc_code::revoked;
+    }
+    return settle_result(index, with) ? answer<void>{} : answer<void>{rpc_code::budget_exceeded};
+}
+
 /// `text` is kept if it is more than the code says and a piece is free.
 inline void kernel::settle_rejected(std::uint32_t index, rpc_code code, bytes text,
                                     bool was_made) noexcept {
@@ -29708,7 +29762,7 @@ inline void kernel::settle_all_followers() noexcept {
         const std::uint32_t needed = edges_[of.first_edge - 1].needed;
         switch (state_of(needed)) {
         case promise_state::resolved:
-            settle_result(index, value_of(needed));
+            settle_from(index, value_of(needed));
             break;
         case promise_state::rejected:
             settle_rejected(index, promises_[needed].code, kept_bytes(promises_[needed]));
@@ -29823,14 +29877,7 @@ inline answer<void> kernel::resolve(promise_id which, const value& with) noexcep
     if (const answer<void> may = may_settle(which, index); !may) {
         return may;
     }
-    answer<void> done;
-    const detail::promise_entry& of = promises_[index];
-    if (of.kind == promise_kind::call && is_revoked(capabilities_[of.capability])) {
-        settle_rejected(index, rpc_code::revoked, {});
-        done = rpc_code::revoked;
-    } else if (!settle_result(index, with)) {
-        done = rpc_code::budget_exceeded;
-    }
+    const answer<void> done = settle_from(index, with);
     settle_rest();
     return done;
 }
@@ -29974,9 +30021,11 @@ inline answer<settled> kernel::await(promise_id which) noexcept {
         return what_of(index);
     }
     ++of.waiters;  // not to be forgotten before it was looked at
-    while (of.state == promise_state::pending && step(0xFFFFFFFF) != 0) {
-    }
-    tell_drops();
+    do {
+        while (of.state == promise_state::pending && step(0xFFFFFFFF) != 0) {
+        }
+        tell_drops();
+    } while (of.state == promise_state::pending && has_ready());
     trim();
     --of.waiters;
     if (of.state == promise_state::pending) {
@@ -30158,7 +30207,8 @@ struct callee_options {
     /// calls all wait for something that only comes by the same connection stands still: it needs
     /// more. The lane has twice as many: as many again are for what providers call in it.
     std::uint32_t calls_max = 64;
-    /// What the calls of the connection may spend together, besides what their capabilities allow.
+    /// What the calls of the connection may spend together, besides what their capabilities allow;
+    /// with `resumes` those of all sessions, until `close`.
     budget spend = unbounded_budget;
     wire_limits wire = wire_limits::strict();
     /// A hello may come at any time and begins a session anew: for links that outlive the process
@@ -30237,12 +30287,11 @@ constexpr std::size_t caller_bytes_needed(std::uint32_t calls_max) noexcept {
 /// Answers the calls of one connection out of a kernel, which it may share with other callees of
 /// the same thread.
 ///
-///     do {
-///         taken = session.take(link);
-///         kernel.dispatch();
-///         session.answer_settled(link);
-///     } while (taken != 0);
+///     taken = session.take(link);
+///     kernel.dispatch();
+///     session.answer_settled(link);
 ///     link.flush();
+///     // taken != 0: there may be more, so come again before you wait
 ///
 /// A request goes to the capability that is its first argument, which the provider does not see, or
 /// else to the root. A promise among its arguments is the id of an earlier request of the
@@ -30268,10 +30317,10 @@ public:
     void close() noexcept;
     bool is_open() const noexcept { return is_open_; }
 
-    /// Takes requests until none is there, `calls_max` are under way, or there is no room to
-    /// refuse one; makes them calls of the kernel and runs none. How many.
+    /// Takes requests until none is there, `calls_max` were taken or are under way, or there is no
+    /// room to refuse one; makes them calls of the kernel and runs none. How many.
     template <link L>
-    std::uint32_t take(L& from, std::uint32_t requests_max = 0xFFFFFFFF) noexcept;
+    std::uint32_t take(L& from, std::uint32_t requests_max = connection_calls_max) noexcept;
     /// Writes an answer for each call that is settled, as far as there is room; how many. Every
     /// one of them is kept until then. One that is larger than the link carries is rpc/transport,
     /// and a provider's own text is cut to the `method_max` bytes of `callee_options::wire`.
@@ -30303,11 +30352,15 @@ private:
     struct refusal {
         std::uint64_t request_id = 0;
         const char* text = nullptr;
+        bool waits = false;    // it ends the connection, and others are to be answered first
     };
     refusal take_one(bytes frame) noexcept;
     refusal take_request(const envelope& in) noexcept;
     refusal take_hello(const envelope& in) noexcept;
     refusal end_with(std::uint64_t request_id, error why) noexcept {
+        if (has_settled()) {
+            return {request_id, nullptr, true};
+        }
         why_ = why;
         return {request_id, code_text(code_from(why))};
     }
@@ -30376,6 +30429,8 @@ inline void callee::close() noexcept {
         return;
     }
     is_closing_ = true;  // providers that hear of an end may come by here
+    kernel_.drop_lane(lane_);
+    lane_ = {};
     forget_calls();
     is_closing_ = is_open_ = false;
     const capability root = root_;
@@ -30383,8 +30438,6 @@ inline void callee::close() noexcept {
 }
 
 inline void callee::forget_calls() noexcept {
-    kernel_.drop_lane(lane_);
-    lane_ = {};
     under_way_ = 0;
     for (detail::remembered_call& one : calls_) {
         kernel_.let_go({one.promise});
@@ -30461,6 +30514,7 @@ inline callee::refusal callee::take_hello(const envelope& in) noexcept {
         return end_with(in.request_id, error::rpc_wire);
     }
     if (any_came_) {
+        kernel_.clear_lane(lane_);
         forget_calls();
         last_id_ = 0;
     }
@@ -30495,8 +30549,9 @@ std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
     if (from.record_max() < detail::refusal_bytes) {
         why_ = error::rpc_transport;
     }
+    const std::uint32_t most = requests_max < how_.calls_max ? requests_max : how_.calls_max;
     ring_claim spare{};
-    while (taken != requests_max && is_open_ && why_ == error::none && !hello_wanted_) {
+    while (taken != most && is_open_ && why_ == error::none && !hello_wanted_) {
         const bytes frame = from.peek();
         if (frame.empty() || !(can_take() || (how_.resumes && detail::is_hello(frame)))) {
             break;
@@ -30508,6 +30563,9 @@ std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
             break;
         }
         const refusal no = take_one(frame);
+        if (no.waits) {
+            break;
+        }
         from.release();
         ++taken;
         if (no.text != nullptr) {
@@ -30524,9 +30582,6 @@ std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
 
 template <link L>
 bool callee::say_hello(L& to) noexcept {
-    if (lane_ == lane_id{} && !open_lane()) {
-        return false;  // until the one of the session before is free, or another
-    }
     std::string_view names[provider_methods_max];
     const answer<descriptor_fields> root = kernel_.describe(root_, names);
     std::size_t size = envelope_bytes_min;
@@ -30656,7 +30711,8 @@ public:
 
     /// Sends a hello, after which everything is skipped until one with the same number comes back:
     /// it names the root. For links that may still hold answers to somebody else's calls; others
-    /// may do without. full: no room now; already_open: calls are outstanding; limits_invalid.
+    /// may do without. If the other side refuses it, none comes: bound the wait. full: no room now;
+    /// already_open: calls are outstanding; limits_invalid.
     template <link L>
     error begin(L& to, std::uint64_t number) noexcept;
 
@@ -30676,8 +30732,10 @@ public:
     /// call.
     bool forget(std::uint64_t request_id) noexcept;
 
-    /// Hands every answer that is there to `heard(const rpc::reply&)`, which may make calls. How
-    /// many. An envelope that is no answer to a call ends the connection: why().
+    /// Hands answers that are there to `heard(const rpc::reply&)`, which may make calls. How many.
+    /// It looks at no more envelopes at once than answers to `calls_max` calls and one more: a link
+    /// that is written to meanwhile may hold others. An envelope that is no answer to a call ends
+    /// the connection: why().
     template <link L, class Heard>
     std::uint32_t take(L& from, Heard&& heard) noexcept;
     /// The connection is over: `heard` gets rpc/transport for each call that is outstanding.
@@ -30806,7 +30864,7 @@ inline detail::outstanding_call* caller::answered_by(const envelope& in) noexcep
 template <link L, class Heard>
 std::uint32_t caller::take(L& from, Heard&& heard) noexcept {
     std::uint32_t taken = 0;
-    while (why_ == error::none) {
+    for (std::size_t left = calls_.size() + 1; left != 0 && why_ == error::none; --left) {
         const bytes frame = from.peek();
         if (frame.empty()) {
             break;
@@ -30948,7 +31006,7 @@ namespace detail {
 
 struct tcp_session {
     slot_header slot;
-    connection_id who;
+    connection* peer;       // from `on_open` to `on_close`
     bool ends;              // once all is answered
     bool is_over;           // what the peer sent was wrong: once what is settled is answered
     error frame_why;        // of a frame's size
@@ -31023,7 +31081,8 @@ public:
 
     /// For providers that resolve promises outside of a call (a timer, a post from another thread):
     /// runs what became ready. A connection that has an answer to send, or {}: post to it
-    /// (`server::post`), and it is sent, with those of all others. The same one until then.
+    /// (`server::post`), and it is sent, with those of all others. The same one until then, unless
+    /// it is closed before its turn: so ask again until there is none.
     connection_id due() noexcept;
 
     pool_stats sessions() const noexcept { return slots_.stats("rpc sessions"); }
@@ -31044,7 +31103,11 @@ private:
     void answer_others(connection& peer) noexcept;
     void settle_phase(session& one, connection& peer) noexcept;
     void end_if_told(session& one, connection& peer) noexcept;
-    void refuse_frame(connection& peer, error why) noexcept;
+    bool refuse_frame(connection& peer, error why) noexcept;
+    void dispatch_for_others(connection& peer) noexcept {
+        kernel_.dispatch();
+        answer_others(peer);
+    }
 
     kernel& kernel_;
     tcp_service_options how_;
@@ -31063,7 +31126,7 @@ inline void tcp_service::attach(std::byte* memory) noexcept {
     for (std::uint32_t at = 0; at < how_.connections_max; ++at) {
         const std::span<std::byte> calls{memory + lay.calls + at * lay.calls_each, lay.calls_each};
         ::new (static_cast<void*>(sessions_ + at))
-            session{{}, {}, false, false, error::none, {kernel_, calls, how_.each}};
+            session{{}, nullptr, false, false, error::none, {kernel_, calls, how_.each}};
     }
     slots_.attach(reinterpret_cast<std::byte*>(sessions_), sizeof(session), how_.connections_max);
     room_ = {memory + lay.room, frame_prefix_bytes + std::size_t{how_.answer_max}};
@@ -31090,9 +31153,10 @@ inline void tcp_service::on_open(connection& peer) noexcept {
     if (!open_session(made, peer)) {
         slots_.give(index);
         peer.kill();
+        dispatch_for_others(peer);  // of a root that was let go somebody may have heard
         return;
     }
-    made.who = peer.id();
+    made.peer = &peer;
     made.ends = made.is_over = false;
     made.frame_why = error::none;
     peer.state<detail::tcp_session_name>().link = index + 1;
@@ -31130,27 +31194,35 @@ inline std::size_t tcp_service::on_data(connection& peer, bytes in) noexcept {
     one->is_over = true;
     one->frame_why = link.why();
     end_if_told(*one, peer);
+    answer_others(peer);
     return in.size();
 }
 
-/// What was settled before a peer's mistake has been answered: the rest is not waited for.
+/// What was settled before a peer's mistake has been answered: the rest is not waited for, and
+/// nobody is to wait for it.
 inline void tcp_service::end_if_told(session& one, connection& peer) noexcept {
     if (one.answers.why() != error::rpc_transport && one.answers.has_settled()) {
         return;
     }
-    if (one.frame_why != error::none) {
-        refuse_frame(peer, one.frame_why);
+    if (one.frame_why != error::none && !refuse_frame(peer, one.frame_why)) {
+        return;  // on_writable comes
     }
     peer.close();
+    one.answers.close();
+    kernel_.dispatch();
 }
 
 /// A frame of a size that nobody may send; which request it was nobody knows.
-inline void tcp_service::refuse_frame(connection& peer, error why) noexcept {
+/// False: there is no room yet.
+inline bool tcp_service::refuse_frame(connection& peer, error why) noexcept {
     tcp_link link(peer, {}, room_, how_.each.wire);
-    if (const ring_claim claim = link.claim(detail::refusal_bytes); claim) {
-        const std::size_t size = encode_error(0, code_text(code_from(why)), claim.room);
-        link.commit(claim, static_cast<std::uint32_t>(size));
+    const ring_claim claim = link.claim(detail::refusal_bytes);
+    if (!claim) {
+        return peer.output_over();
     }
+    const std::size_t size = encode_error(0, code_text(code_from(why)), claim.room);
+    link.commit(claim, static_cast<std::uint32_t>(size));
+    return true;
 }
 
 inline void tcp_service::settle_phase(session& one, connection& peer) noexcept {
@@ -31165,6 +31237,9 @@ inline void tcp_service::settle_phase(session& one, connection& peer) noexcept {
 }
 
 inline void tcp_service::answer(session& one, connection& peer) noexcept {
+    if (!one.answers.is_open()) {
+        return;
+    }
     tcp_link link(peer, {}, room_, how_.each.wire);
     const std::uint32_t answered = one.answers.answer_settled(link);
     one.is_over = one.is_over || one.answers.why() != error::none;
@@ -31182,7 +31257,7 @@ inline void tcp_service::answer(session& one, connection& peer) noexcept {
 inline void tcp_service::answer_others(connection& peer) noexcept {
     while (const auto next = kernel_.next_reporting(this)) {
         session& one = sessions_[next.value.word];
-        if (connection* const other = peer.find(one.who); other != nullptr) {
+        if (connection* const other = peer.find(one.peer->id()); other != nullptr) {
             answer(one, *other);
         }
     }
@@ -31191,6 +31266,7 @@ inline void tcp_service::answer_others(connection& peer) noexcept {
 inline void tcp_service::on_writable(connection& peer) noexcept {
     if (session* const one = session_of(peer); one != nullptr) {
         answer(*one, peer);
+        answer_others(peer);
     }
 }
 
@@ -31206,11 +31282,10 @@ inline void tcp_service::on_end(connection& peer) noexcept {
 inline void tcp_service::on_close(connection& peer, close_reason) noexcept {
     if (session* const one = session_of(peer); one != nullptr) {
         one->answers.close();
-        one->who = {};
+        one->peer = nullptr;
         slots_.give(static_cast<std::uint32_t>(one - sessions_));
         peer.state<detail::tcp_session_name>().link = 0;
-        kernel_.dispatch();  // others' calls may have waited for its
-        answer_others(peer);
+        dispatch_for_others(peer);  // their calls may have waited for its
     }
 }
 
@@ -31223,9 +31298,18 @@ inline void tcp_service::on_post(connection& peer, std::uint64_t) noexcept {
 }
 
 inline connection_id tcp_service::due() noexcept {
-    kernel_.dispatch();
-    const auto next = kernel_.peek_reporting(this);
-    return next ? sessions_[next.value.word].who : connection_id{};
+    for (;;) {
+        kernel_.dispatch();
+        const auto next = kernel_.peek_reporting(this);
+        if (!next) {
+            return {};
+        }
+        session& one = sessions_[next.value.word];
+        if (!one.peer->output_over()) {
+            return one.peer->id();
+        }
+        one.answers.close();  // no post reaches it, and nothing is sent
+    }
 }
 
 }  // namespace rpc

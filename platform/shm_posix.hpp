@@ -9,6 +9,9 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#if defined(__APPLE__)
+#include <sys/stat.h>
+#endif
 #if defined(__linux__)
 #include <poll.h>
 #include <sys/syscall.h>
@@ -48,6 +51,13 @@ struct shm_common_sys : posix_sys {
 /// once only, so there it stays.)
 struct shm_named_memory : shm_common_sys {
     static constexpr bool sealed = false;
+#if defined(__APPLE__)
+    /// No seek there: ESPIPE. Whole pages.
+    static off_t size_of(int of) noexcept {
+        struct stat about;
+        return ::fstat(of, &about) == 0 ? about.st_size : -1;
+    }
+#endif
 
     static int open_memory() noexcept {
         std::byte random[8];

@@ -241,6 +241,10 @@ public:
     /// all. Of more than a buffer holds it may come never.
     bool has_room(std::size_t count) noexcept;
 
+    /// Is nothing written any more, because it was closed, ended or killed, by whomever, or its
+    /// output failed?
+    bool output_over() const noexcept { return !open_for_output(); }
+
     /// Bytes queued and not yet taken by the kernel; over TLS: not yet encrypted.
     std::uint64_t output_bytes() const noexcept;
 

@@ -200,7 +200,9 @@ public:
     void reject(std::string_view code) noexcept {
         failed_ = true;
         failure_bytes_ = static_cast<std::uint32_t>(detail::kept_text(code).size());
-        std::memcpy(failure_, code.data(), failure_bytes_);
+        if (failure_bytes_ != 0) {
+            std::memcpy(failure_, code.data(), failure_bytes_);
+        }
     }
     /// The result comes later, by `kernel::resolve` or `kernel::reject` of this promise, from
     /// outside of `invoke`; unless the call is rejected here.
@@ -355,6 +357,8 @@ public:
     /// forgotten, each as soon as no other lane's call needs it. A call that is being made just now
     /// is made, and heard of by nobody.
     answer<void> drop_lane(lane_id which) noexcept;
+    /// The same for one that stays open, with what it has spent.
+    answer<void> clear_lane(lane_id which) noexcept;
     /// The oldest settled call of a reporting lane that was not taken yet. unknown_lane;
     /// unresolvable_promise: there is none.
     answer<settled> next_report(lane_id of) const noexcept;
@@ -586,6 +590,7 @@ private:
                         const call_arguments& with) noexcept;
     void join_lane(std::uint32_t index) noexcept;
     void leave_lane(const detail::promise_entry& of) noexcept;
+    void end_all_in_lane(std::uint32_t at) noexcept;
     bool has_place(const detail::lane_entry& of) const noexcept {
         return of.pending < of.calls_max && of.unreported < of.calls_max;
     }
@@ -615,6 +620,9 @@ private:
 
     void make_ready(std::uint32_t job) noexcept;
     std::uint32_t step(std::uint32_t jobs_max) noexcept;
+    /// For whoever has just told of drops: has a provider that heard of one made calls, or ended
+    /// some?
+    bool has_ready() const noexcept { return some_revoked_ || !busy_lanes_.empty(); }
     bool draw(detail::provider_entry& provider) noexcept;
     void end_revoked() noexcept;
     void push_to_lane(std::uint32_t job) noexcept;
@@ -662,6 +670,7 @@ private:
     }
     answer<void> may_settle(promise_id which, std::uint32_t& index) const noexcept;
     bool settle_result(std::uint32_t index, const value& with) noexcept;
+    answer<void> settle_from(std::uint32_t index, const value& with) noexcept;
     void settle_rejected(std::uint32_t index, rpc_code code, bytes text,
                          bool was_made = true) noexcept;
     void settle(std::uint32_t index, promise_state state) noexcept;
@@ -803,9 +812,11 @@ inline answer<void> kernel::remove_provider(provider_id which) noexcept {
     return {};
 }
 
-/// Queued calls hold their capability, and that its provider: so none is queued here then.
+/// Queued calls hold their capability, and that its provider: so none is queued here then. That of
+/// a running batch is freed behind it: another one in its slot would be taken for it.
 inline void kernel::free_provider_if_done(std::uint32_t index) noexcept {
-    if (providers_[index].is_gone && providers_[index].capabilities == 0) {
+    if (index != batch_provider_ && providers_[index].is_gone &&
+        providers_[index].capabilities == 0) {
         NETIO_ASSERT(providers_[index].jobs.empty());
         provider_slots_.give(index);
     }
@@ -1297,6 +1308,21 @@ inline answer<void> kernel::drop_lane(lane_id which) noexcept {
         log_.record(event_kind::lane_destroyed, which.bits, lane.completed);
     }
     lane.is_closed = true;
+    end_all_in_lane(at);
+    return {};
+}
+
+inline answer<void> kernel::clear_lane(lane_id which) noexcept {
+    const std::uint32_t at = find(lane_slots_, which.bits);
+    if (at == none_index || lanes_[at].is_closed) {
+        return rpc_code::unknown_lane;
+    }
+    end_all_in_lane(at);
+    return {};
+}
+
+inline void kernel::end_all_in_lane(std::uint32_t at) noexcept {
+    detail::lane_entry& lane = lanes_[at];
     ++lane.unreported;  // it stays until the end of this
     for (std::uint32_t link = lane.first_pending; link != 0;) {
         const std::uint32_t index = link - 1;
@@ -1318,7 +1344,6 @@ inline answer<void> kernel::drop_lane(lane_id which) noexcept {
     settle_rest();
     --lane.unreported;
     free_lane_if_done(at);
-    return {};
 }
 
 /// The oldest report, which is then a settled promise as any.
@@ -1789,14 +1814,16 @@ inline std::uint32_t kernel::dispatch(std::uint32_t jobs_max) noexcept {
         return 0;
     }
     std::uint32_t jobs = 0;
-    while (jobs != jobs_max) {
-        const std::uint32_t more = step(jobs_max - jobs);
-        if (more == 0) {
-            break;
+    do {
+        while (jobs != jobs_max) {
+            const std::uint32_t more = step(jobs_max - jobs);
+            if (more == 0) {
+                break;
+            }
+            jobs += more;
         }
-        jobs += more;
-    }
-    tell_drops();
+        tell_drops();
+    } while (jobs != jobs_max && has_ready());
     trim();
     return jobs;
 }
@@ -1865,6 +1892,7 @@ inline std::uint32_t kernel::run_batch(std::uint32_t index, std::uint32_t jobs_m
     if (!provider.jobs.empty()) {
         push_busy(busy_providers_, providers_, index);
     }
+    free_provider_if_done(index);
     if (made != 0) {
         log_.record(event_kind::batch_dispatched, name, made, lanes);
     }
@@ -2035,6 +2063,16 @@ inline bool kernel::settle_result(std::uint32_t index, const value& with) noexce
     return true;
 }
 
+/// A result that comes from elsewhere, maybe after the capability of its call was revoked.
+inline answer<void> kernel::settle_from(std::uint32_t index, const value& with) noexcept {
+    const detail::promise_entry& of = promises_[index];
+    if (of.kind == promise_kind::call && is_revoked(capabilities_[of.capability])) {
+        settle_rejected(index, rpc_code::revoked, {});
+        return rpc_code::revoked;
+    }
+    return settle_result(index, with) ? answer<void>{} : answer<void>{rpc_code::budget_exceeded};
+}
+
 /// `text` is kept if it is more than the code says and a piece is free.
 inline void kernel::settle_rejected(std::uint32_t index, rpc_code code, bytes text,
                                     bool was_made) noexcept {
@@ -2098,7 +2136,7 @@ inline void kernel::settle_all_followers() noexcept {
         const std::uint32_t needed = edges_[of.first_edge - 1].needed;
         switch (state_of(needed)) {
         case promise_state::resolved:
-            settle_result(index, value_of(needed));
+            settle_from(index, value_of(needed));
             break;
         case promise_state::rejected:
             settle_rejected(index, promises_[needed].code, kept_bytes(promises_[needed]));
@@ -2213,14 +2251,7 @@ inline answer<void> kernel::resolve(promise_id which, const value& with) noexcep
     if (const answer<void> may = may_settle(which, index); !may) {
         return may;
     }
-    answer<void> done;
-    const detail::promise_entry& of = promises_[index];
-    if (of.kind == promise_kind::call && is_revoked(capabilities_[of.capability])) {
-        settle_rejected(index, rpc_code::revoked, {});
-        done = rpc_code::revoked;
-    } else if (!settle_result(index, with)) {
-        done = rpc_code::budget_exceeded;
-    }
+    const answer<void> done = settle_from(index, with);
     settle_rest();
     return done;
 }
@@ -2364,9 +2395,11 @@ inline answer<settled> kernel::await(promise_id which) noexcept {
         return what_of(index);
     }
     ++of.waiters;  // not to be forgotten before it was looked at
-    while (of.state == promise_state::pending && step(0xFFFFFFFF) != 0) {
-    }
-    tell_drops();
+    do {
+        while (of.state == promise_state::pending && step(0xFFFFFFFF) != 0) {
+        }
+        tell_drops();
+    } while (of.state == promise_state::pending && has_ready());
     trim();
     --of.waiters;
     if (of.state == promise_state::pending) {

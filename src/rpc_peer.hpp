@@ -34,7 +34,8 @@ struct callee_options {
     /// calls all wait for something that only comes by the same connection stands still: it needs
     /// more. The lane has twice as many: as many again are for what providers call in it.
     std::uint32_t calls_max = 64;
-    /// What the calls of the connection may spend together, besides what their capabilities allow.
+    /// What the calls of the connection may spend together, besides what their capabilities allow;
+    /// with `resumes` those of all sessions, until `close`.
     budget spend = unbounded_budget;
     wire_limits wire = wire_limits::strict();
     /// A hello may come at any time and begins a session anew: for links that outlive the process
@@ -113,12 +114,11 @@ constexpr std::size_t caller_bytes_needed(std::uint32_t calls_max) noexcept {
 /// Answers the calls of one connection out of a kernel, which it may share with other callees of
 /// the same thread.
 ///
-///     do {
-///         taken = session.take(link);
-///         kernel.dispatch();
-///         session.answer_settled(link);
-///     } while (taken != 0);
+///     taken = session.take(link);
+///     kernel.dispatch();
+///     session.answer_settled(link);
 ///     link.flush();
+///     // taken != 0: there may be more, so come again before you wait
 ///
 /// A request goes to the capability that is its first argument, which the provider does not see, or
 /// else to the root. A promise among its arguments is the id of an earlier request of the
@@ -144,10 +144,10 @@ public:
     void close() noexcept;
     bool is_open() const noexcept { return is_open_; }
 
-    /// Takes requests until none is there, `calls_max` are under way, or there is no room to
-    /// refuse one; makes them calls of the kernel and runs none. How many.
+    /// Takes requests until none is there, `calls_max` were taken or are under way, or there is no
+    /// room to refuse one; makes them calls of the kernel and runs none. How many.
     template <link L>
-    std::uint32_t take(L& from, std::uint32_t requests_max = 0xFFFFFFFF) noexcept;
+    std::uint32_t take(L& from, std::uint32_t requests_max = connection_calls_max) noexcept;
     /// Writes an answer for each call that is settled, as far as there is room; how many. Every
     /// one of them is kept until then. One that is larger than the link carries is rpc/transport,
     /// and a provider's own text is cut to the `method_max` bytes of `callee_options::wire`.
@@ -179,11 +179,15 @@ private:
     struct refusal {
         std::uint64_t request_id = 0;
         const char* text = nullptr;
+        bool waits = false;    // it ends the connection, and others are to be answered first
     };
     refusal take_one(bytes frame) noexcept;
     refusal take_request(const envelope& in) noexcept;
     refusal take_hello(const envelope& in) noexcept;
     refusal end_with(std::uint64_t request_id, error why) noexcept {
+        if (has_settled()) {
+            return {request_id, nullptr, true};
+        }
         why_ = why;
         return {request_id, code_text(code_from(why))};
     }
@@ -252,6 +256,8 @@ inline void callee::close() noexcept {
         return;
     }
     is_closing_ = true;  // providers that hear of an end may come by here
+    kernel_.drop_lane(lane_);
+    lane_ = {};
     forget_calls();
     is_closing_ = is_open_ = false;
     const capability root = root_;
@@ -259,8 +265,6 @@ inline void callee::close() noexcept {
 }
 
 inline void callee::forget_calls() noexcept {
-    kernel_.drop_lane(lane_);
-    lane_ = {};
     under_way_ = 0;
     for (detail::remembered_call& one : calls_) {
         kernel_.let_go({one.promise});
@@ -337,6 +341,7 @@ inline callee::refusal callee::take_hello(const envelope& in) noexcept {
         return end_with(in.request_id, error::rpc_wire);
     }
     if (any_came_) {
+        kernel_.clear_lane(lane_);
         forget_calls();
         last_id_ = 0;
     }
@@ -371,8 +376,9 @@ std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
     if (from.record_max() < detail::refusal_bytes) {
         why_ = error::rpc_transport;
     }
+    const std::uint32_t most = requests_max < how_.calls_max ? requests_max : how_.calls_max;
     ring_claim spare{};
-    while (taken != requests_max && is_open_ && why_ == error::none && !hello_wanted_) {
+    while (taken != most && is_open_ && why_ == error::none && !hello_wanted_) {
         const bytes frame = from.peek();
         if (frame.empty() || !(can_take() || (how_.resumes && detail::is_hello(frame)))) {
             break;
@@ -384,6 +390,9 @@ std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
             break;
         }
         const refusal no = take_one(frame);
+        if (no.waits) {
+            break;
+        }
         from.release();
         ++taken;
         if (no.text != nullptr) {
@@ -400,9 +409,6 @@ std::uint32_t callee::take(L& from, std::uint32_t requests_max) noexcept {
 
 template <link L>
 bool callee::say_hello(L& to) noexcept {
-    if (lane_ == lane_id{} && !open_lane()) {
-        return false;  // until the one of the session before is free, or another
-    }
     std::string_view names[provider_methods_max];
     const answer<descriptor_fields> root = kernel_.describe(root_, names);
     std::size_t size = envelope_bytes_min;
@@ -532,7 +538,8 @@ public:
 
     /// Sends a hello, after which everything is skipped until one with the same number comes back:
     /// it names the root. For links that may still hold answers to somebody else's calls; others
-    /// may do without. full: no room now; already_open: calls are outstanding; limits_invalid.
+    /// may do without. If the other side refuses it, none comes: bound the wait. full: no room now;
+    /// already_open: calls are outstanding; limits_invalid.
     template <link L>
     error begin(L& to, std::uint64_t number) noexcept;
 
@@ -552,8 +559,10 @@ public:
     /// call.
     bool forget(std::uint64_t request_id) noexcept;
 
-    /// Hands every answer that is there to `heard(const rpc::reply&)`, which may make calls. How
-    /// many. An envelope that is no answer to a call ends the connection: why().
+    /// Hands answers that are there to `heard(const rpc::reply&)`, which may make calls. How many.
+    /// It looks at no more envelopes at once than answers to `calls_max` calls and one more: a link
+    /// that is written to meanwhile may hold others. An envelope that is no answer to a call ends
+    /// the connection: why().
     template <link L, class Heard>
     std::uint32_t take(L& from, Heard&& heard) noexcept;
     /// The connection is over: `heard` gets rpc/transport for each call that is outstanding.
@@ -682,7 +691,7 @@ inline detail::outstanding_call* caller::answered_by(const envelope& in) noexcep
 template <link L, class Heard>
 std::uint32_t caller::take(L& from, Heard&& heard) noexcept {
     std::uint32_t taken = 0;
-    while (why_ == error::none) {
+    for (std::size_t left = calls_.size() + 1; left != 0 && why_ == error::none; --left) {
         const bytes frame = from.peek();
         if (frame.empty()) {
             break;

@@ -93,7 +93,7 @@ namespace detail {
 
 struct tcp_session {
     slot_header slot;
-    connection_id who;
+    connection* peer;       // from `on_open` to `on_close`
     bool ends;              // once all is answered
     bool is_over;           // what the peer sent was wrong: once what is settled is answered
     error frame_why;        // of a frame's size
@@ -168,7 +168,8 @@ public:
 
     /// For providers that resolve promises outside of a call (a timer, a post from another thread):
     /// runs what became ready. A connection that has an answer to send, or {}: post to it
-    /// (`server::post`), and it is sent, with those of all others. The same one until then.
+    /// (`server::post`), and it is sent, with those of all others. The same one until then, unless
+    /// it is closed before its turn: so ask again until there is none.
     connection_id due() noexcept;
 
     pool_stats sessions() const noexcept { return slots_.stats("rpc sessions"); }
@@ -189,7 +190,11 @@ private:
     void answer_others(connection& peer) noexcept;
     void settle_phase(session& one, connection& peer) noexcept;
     void end_if_told(session& one, connection& peer) noexcept;
-    void refuse_frame(connection& peer, error why) noexcept;
+    bool refuse_frame(connection& peer, error why) noexcept;
+    void dispatch_for_others(connection& peer) noexcept {
+        kernel_.dispatch();
+        answer_others(peer);
+    }
 
     kernel& kernel_;
     tcp_service_options how_;
@@ -208,7 +213,7 @@ inline void tcp_service::attach(std::byte* memory) noexcept {
     for (std::uint32_t at = 0; at < how_.connections_max; ++at) {
         const std::span<std::byte> calls{memory + lay.calls + at * lay.calls_each, lay.calls_each};
         ::new (static_cast<void*>(sessions_ + at))
-            session{{}, {}, false, false, error::none, {kernel_, calls, how_.each}};
+            session{{}, nullptr, false, false, error::none, {kernel_, calls, how_.each}};
     }
     slots_.attach(reinterpret_cast<std::byte*>(sessions_), sizeof(session), how_.connections_max);
     room_ = {memory + lay.room, frame_prefix_bytes + std::size_t{how_.answer_max}};
@@ -235,9 +240,10 @@ inline void tcp_service::on_open(connection& peer) noexcept {
     if (!open_session(made, peer)) {
         slots_.give(index);
         peer.kill();
+        dispatch_for_others(peer);  // of a root that was let go somebody may have heard
         return;
     }
-    made.who = peer.id();
+    made.peer = &peer;
     made.ends = made.is_over = false;
     made.frame_why = error::none;
     peer.state<detail::tcp_session_name>().link = index + 1;
@@ -275,27 +281,35 @@ inline std::size_t tcp_service::on_data(connection& peer, bytes in) noexcept {
     one->is_over = true;
     one->frame_why = link.why();
     end_if_told(*one, peer);
+    answer_others(peer);
     return in.size();
 }
 
-/// What was settled before a peer's mistake has been answered: the rest is not waited for.
+/// What was settled before a peer's mistake has been answered: the rest is not waited for, and
+/// nobody is to wait for it.
 inline void tcp_service::end_if_told(session& one, connection& peer) noexcept {
     if (one.answers.why() != error::rpc_transport && one.answers.has_settled()) {
         return;
     }
-    if (one.frame_why != error::none) {
-        refuse_frame(peer, one.frame_why);
+    if (one.frame_why != error::none && !refuse_frame(peer, one.frame_why)) {
+        return;  // on_writable comes
     }
     peer.close();
+    one.answers.close();
+    kernel_.dispatch();
 }
 
 /// A frame of a size that nobody may send; which request it was nobody knows.
-inline void tcp_service::refuse_frame(connection& peer, error why) noexcept {
+/// False: there is no room yet.
+inline bool tcp_service::refuse_frame(connection& peer, error why) noexcept {
     tcp_link link(peer, {}, room_, how_.each.wire);
-    if (const ring_claim claim = link.claim(detail::refusal_bytes); claim) {
-        const std::size_t size = encode_error(0, code_text(code_from(why)), claim.room);
-        link.commit(claim, static_cast<std::uint32_t>(size));
+    const ring_claim claim = link.claim(detail::refusal_bytes);
+    if (!claim) {
+        return peer.output_over();
     }
+    const std::size_t size = encode_error(0, code_text(code_from(why)), claim.room);
+    link.commit(claim, static_cast<std::uint32_t>(size));
+    return true;
 }
 
 inline void tcp_service::settle_phase(session& one, connection& peer) noexcept {
@@ -310,6 +324,9 @@ inline void tcp_service::settle_phase(session& one, connection& peer) noexcept {
 }
 
 inline void tcp_service::answer(session& one, connection& peer) noexcept {
+    if (!one.answers.is_open()) {
+        return;
+    }
     tcp_link link(peer, {}, room_, how_.each.wire);
     const std::uint32_t answered = one.answers.answer_settled(link);
     one.is_over = one.is_over || one.answers.why() != error::none;
@@ -327,7 +344,7 @@ inline void tcp_service::answer(session& one, connection& peer) noexcept {
 inline void tcp_service::answer_others(connection& peer) noexcept {
     while (const auto next = kernel_.next_reporting(this)) {
         session& one = sessions_[next.value.word];
-        if (connection* const other = peer.find(one.who); other != nullptr) {
+        if (connection* const other = peer.find(one.peer->id()); other != nullptr) {
             answer(one, *other);
         }
     }
@@ -336,6 +353,7 @@ inline void tcp_service::answer_others(connection& peer) noexcept {
 inline void tcp_service::on_writable(connection& peer) noexcept {
     if (session* const one = session_of(peer); one != nullptr) {
         answer(*one, peer);
+        answer_others(peer);
     }
 }
 
@@ -351,11 +369,10 @@ inline void tcp_service::on_end(connection& peer) noexcept {
 inline void tcp_service::on_close(connection& peer, close_reason) noexcept {
     if (session* const one = session_of(peer); one != nullptr) {
         one->answers.close();
-        one->who = {};
+        one->peer = nullptr;
         slots_.give(static_cast<std::uint32_t>(one - sessions_));
         peer.state<detail::tcp_session_name>().link = 0;
-        kernel_.dispatch();  // others' calls may have waited for its
-        answer_others(peer);
+        dispatch_for_others(peer);  // their calls may have waited for its
     }
 }
 
@@ -368,9 +385,18 @@ inline void tcp_service::on_post(connection& peer, std::uint64_t) noexcept {
 }
 
 inline connection_id tcp_service::due() noexcept {
-    kernel_.dispatch();
-    const auto next = kernel_.peek_reporting(this);
-    return next ? sessions_[next.value.word].who : connection_id{};
+    for (;;) {
+        kernel_.dispatch();
+        const auto next = kernel_.peek_reporting(this);
+        if (!next) {
+            return {};
+        }
+        session& one = sessions_[next.value.word];
+        if (!one.peer->output_over()) {
+            return one.peer->id();
+        }
+        one.answers.close();  // no post reaches it, and nothing is sent
+    }
 }
 
 }  // namespace rpc

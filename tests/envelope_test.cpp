@@ -607,6 +607,31 @@ TEST_CASE("envelope: UTF-8 agrees with the table of RFC 3629 for all short seque
     CHECK(differ == 0);
 }
 
+TEST_CASE("envelope: a writer whose memory others write to relies on no size that stands there") {
+    // Memory that is shared with a stranger, as a ring's record is.
+    for (const std::uint32_t planted : {0u, 1u, 0xFFFFFFFFu}) {
+        CAPTURE(planted);
+        std::vector<std::byte> room(64);
+        const std::string longer(256, 'c');
+        rpc::writer out(room);
+        out.begin_arguments().value_map().key("bb");
+        netio::detail::store_little(room.data() + 6, planted);    // the size of "bb"
+        out.value_null();
+        SUBCASE("keys rise") {
+            out.key("ba");
+            CHECK(out.why() == netio::error::rpc_wire);
+        }
+        SUBCASE("one that has no room is only that") {
+            out.key(longer);
+            CHECK(out.why() == netio::error::full);
+        }
+        SUBCASE("others go on") {
+            out.key("bc").value_null().end();
+            CHECK(out.finish_arguments());
+        }
+    }
+}
+
 TEST_CASE("envelope: any UTF-8 passes as method, path and key") {
     std::byte room[128];
     rpc::writer out(room);

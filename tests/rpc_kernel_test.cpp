@@ -1372,3 +1372,160 @@ TEST_CASE("rpc kernel: lane_and_channel_churn_does_not_leak_descriptors_or_threa
 }
 
 }  // namespace
+
+namespace {
+
+/// Told that its last capability is gone, it makes room for another one, which is asked at once.
+struct has_successor {
+    static constexpr rpc::method methods[] = {{"go"}};
+    struct next_one {
+        static constexpr rpc::method methods[] = {{"go"}};
+        int asked = 0;
+        void invoke(rpc::invocation&) noexcept { ++asked; }
+    };
+    rpc::kernel& of;
+    rpc::lane_id lane;
+    rpc::provider_id id{};
+    next_one successor;
+
+    static void invoke(rpc::invocation&) noexcept {}
+    void on_dropped(std::uint64_t) noexcept {
+        static constexpr std::string_view names[] = {"go"};
+        CHECK(of.remove_provider(id));
+        rpc::grant what;
+        what.methods = names;
+        const auto made = of.mint(of.add_provider(successor).value, 2, what);
+        REQUIRE(made);
+        for (int more = 0; more < 3; ++more) {
+            CHECK(of.call(lane, made.value, "go"));
+        }
+    }
+};
+
+/// Told that a capability is gone, it resolves a promise.
+struct resolves_when_told {
+    static constexpr rpc::method methods[] = {{"go"}};
+    rpc::kernel& of;
+    rpc::promise_id promise{};
+
+    static void invoke(rpc::invocation&) noexcept {}
+    void on_dropped(std::uint64_t) noexcept { CHECK(of.resolve(promise, rpc::value())); }
+};
+
+struct fails_without_a_word {
+    static constexpr rpc::method methods[] = {{"go"}};
+    static void invoke(rpc::invocation& call) noexcept { call.reject({}); }
+};
+
+rpc::grant go_alone() {
+    static constexpr std::string_view names[] = {"go"};
+    rpc::grant what;
+    what.methods = names;
+    return what;
+}
+
+}  // namespace
+
+TEST_CASE("rpc kernel: a provider may make room for its successor while its own batch runs") {
+    for (const std::uint32_t jobs_max : {1u, 2u, 0xFFFFFFFFu}) {
+        CAPTURE(jobs_max);
+        rpc_world::fixture w;
+        has_successor first{w.of, w.lane, {}, {}};
+        first.id = w.of.add_provider(first).value;
+        const rpc::capability only = w.of.mint(first.id, 1, go_alone()).value;
+        CHECK(w.of.call(w.lane, only, "go"));
+        CHECK(w.of.release(only));
+        std::uint32_t jobs = 0;
+        for (std::uint32_t more = w.of.dispatch(jobs_max); more != 0;
+             more = w.of.dispatch(jobs_max)) {
+            jobs += more;
+            REQUIRE(jobs <= 4);
+        }
+        CHECK(jobs == 4);
+        CHECK(first.successor.asked == 3);
+        CHECK(w.of.providers().in_use == 2);
+    }
+}
+
+TEST_CASE("rpc kernel: what becomes ready by a provider's hearing of a drop is run as well") {
+    for (const bool awaits : {false, true}) {
+        CAPTURE(awaits);
+        rpc_world::fixture w;
+        resolves_when_told told{w.of};
+        const rpc::provider_id id = w.of.add_provider(told).value;
+        const rpc::capability last = w.of.mint(id, 7, go_alone()).value;
+        told.promise = w.of.open_promise(w.lane).value;
+        const rpc::promise_id held = w.of.call(w.lane, last, "go").value;
+        CHECK(w.of.release(last));
+        CHECK(w.of.cancel(held));  // queued: it holds the capability until its turn
+        rpc_world::arguments needs;
+        needs.in.promise(told.promise.bits);
+        const rpc::promise_id waits = w.of.call(w.lane, w.mint(), "echo", needs.with()).value;
+        if (awaits) {
+            CHECK(w.of.await(waits));
+        } else {
+            CHECK(w.of.dispatch() == 1);
+        }
+        CHECK(w.of.look(waits).value.state == rpc::promise_state::resolved);
+    }
+}
+
+TEST_CASE("rpc kernel: a call that follows a promise ends as revoked, whichever came first") {
+    for (const bool follows_first : {false, true}) {
+        CAPTURE(follows_first);
+        rpc_world::fixture w;
+        const rpc::capability target = w.mint();
+        const rpc::promise_id made = w.call(target, "late").value;
+        w.of.dispatch();
+        const rpc::promise_id other = w.of.open_promise(w.lane).value;
+        if (follows_first) {
+            CHECK(w.of.follow(w.handler.late, other));
+            CHECK(w.of.revoke(target));
+            CHECK(w.of.resolve(other, rpc::value()));
+        } else {
+            CHECK(w.of.resolve(other, rpc::value()));
+            CHECK(w.of.revoke(target));
+            CHECK(w.of.follow(w.handler.late, other));
+        }
+        CHECK(w.of.look(made).value.state == rpc::promise_state::rejected);
+        CHECK(w.of.look(made).value.code == rpc::rpc_code::revoked);
+    }
+}
+
+TEST_CASE("rpc kernel: a provider may fail without a word") {
+    rpc_world::fixture w;
+    fails_without_a_word fails;
+    const rpc::capability target =
+        w.of.mint(w.of.add_provider(fails).value, 1, go_alone()).value;
+    const auto held = w.of.await(w.of.call(w.lane, target, "go").value);
+    CHECK(held.value.state == rpc::promise_state::rejected);
+    CHECK(held.value.code == rpc::rpc_code::provider);
+    CHECK(held.value.text == "rpc/provider");
+}
+
+TEST_CASE("rpc kernel: a lane is cleared of all that is pending, and goes on with what it spent") {
+    rpc_world::fixture w;
+    rpc::budget few;
+    few.calls_max = 4;
+    const rpc::lane_id lane = w.of.open_reporting_lane(1, few).value;
+    const rpc::capability target = w.mint();
+    const auto add = [&] { return w.of.call(lane, target, "add", {{}, {}, 0, nullptr, nullptr, 0,
+                                                                  true}); };
+    CHECK(add());
+    w.of.dispatch();
+    const rpc::promise_id queued = add().value;
+    CHECK(w.of.next_report(lane));
+    CHECK(w.of.clear_lane(lane));
+    CHECK_FALSE(w.of.next_report(lane));
+    CHECK_FALSE(w.of.look(queued).value.state == rpc::promise_state::resolved);
+    w.of.dispatch();
+    CHECK(w.of.pending_of(lane) == 0);
+    CHECK(w.of.promises().in_use == 0);
+    CHECK(w.handler.asked.size() == 1);
+    CHECK(add());
+    CHECK(add());
+    CHECK(add().why == rpc::rpc_code::budget_exceeded);
+    CHECK(w.of.close_lane(lane));
+    CHECK(w.of.clear_lane(lane).why == rpc::rpc_code::unknown_lane);
+    CHECK(w.of.drop_lane(lane));
+}

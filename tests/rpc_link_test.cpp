@@ -369,7 +369,7 @@ TEST_CASE("rpc link: a root that is gone is a hello without one, one that can't 
     CHECK(odd.server.abandoned == 2);
 }
 
-TEST_CASE("rpc link: a session begins anew once the lane of the one before is free") {
+TEST_CASE("rpc link: a session begins anew in the lane of the one before, the only one") {
     rpc::callee_options how;
     how.resumes = true;
     rpc::rpc_limits sizes = rpc_world::small_sizes();
@@ -377,16 +377,93 @@ TEST_CASE("rpc link: a session begins anew once the lane of the one before is fr
     link_pair c(how, sizes);
     c.open();
     c.call("add");
-    c.answers.take(c.server);  // waits for its turn, and holds its lane until then
+    c.answers.take(c.server);  // waits for its turn
     c.put_hello(c.to, 9);
     CHECK(c.answers.take(c.server) == 1);
     CHECK(c.answers.answer_settled(c.server) == 0);
-    CHECK(c.from.peek().empty());
-    c.world.of.dispatch();
-    c.answers.answer_settled(c.server);
     CHECK(rpc::decode(c.from.peek()).value.kind == envelope_kind::hello);
     CHECK(rpc::decode(c.from.peek()).value.request_id == 9);
+    c.from.release();
+    c.world.of.dispatch();
+    CHECK(c.answers.answer_settled(c.server) == 0);  // it was the dead one's
+    CHECK(c.world.of.pending_of(c.answers.lane()) == 0);
+    c.put(c.to, envelope_kind::request, 1, "add", [](rpc::writer&) {});
+    c.serve();
+    CHECK(rpc::decode(c.from.peek()).value.kind == envelope_kind::response);
     CHECK(c.answers.why() == error::none);
+}
+
+TEST_CASE("rpc link: what a connection may spend is for all of its sessions") {
+    rpc::callee_options how;
+    how.resumes = true;
+    how.spend.calls_max = 3;
+    link_pair c(how);
+    c.open();
+    texts said;
+    for (std::uint64_t session = 1; session <= 3; ++session) {
+        c.put_hello(c.to, session);
+        c.serve();
+        REQUIRE_FALSE(c.from.peek().empty());
+        c.from.release();
+        for (const std::uint64_t id : {1, 2}) {
+            c.put(c.to, envelope_kind::request, id, "add", [](rpc::writer&) {});
+            c.serve();
+            REQUIRE_FALSE(c.from.peek().empty());
+            const auto got = rpc::decode(c.from.peek());
+            said.emplace_back(got.value.method);
+            c.from.release();
+        }
+    }
+    const std::string over = "rpc/budget-exceeded";
+    CHECK(said == texts{"", "", "", over, over, over});
+}
+
+TEST_CASE("rpc link: one that never stops sending is let go of after so many, by both ends") {
+    rpc::callee_options how;
+    how.calls_max = 4;
+    link_pair c(how);
+    c.open();
+    for (std::uint64_t id = 1; id <= 9; ++id) {  // refused at once, so none is ever under way
+        c.put(c.to, envelope_kind::request, id, "no-such-method", [](rpc::writer&) {});
+    }
+    CHECK(c.answers.take(c.server) == 4);
+    CHECK(c.answers.take(c.server) == 4);
+    CHECK(c.answers.take(c.server) == 1);
+    CHECK(c.answers.take(c.server) == 0);
+    while (!c.from.peek().empty()) {
+        c.from.release();
+    }
+    for (std::uint64_t number = 1; number <= 11; ++number) {
+        c.put_hello(c.from, number);
+    }
+    CHECK(c.hear().empty());
+    CHECK(rpc::decode(c.from.peek()).value.request_id == 10);  // 8 calls at once, and one more
+    CHECK(c.hear().empty());
+    CHECK(c.from.peek().empty());
+}
+
+TEST_CASE("rpc link: what was settled before a broken envelope is answered before it") {
+    for (const bool is_broken : {true, false}) {
+        CAPTURE(is_broken);
+        link_pair c;
+        c.open();
+        c.call("add");
+        c.call("add");
+        c.answers.take(c.server);
+        c.world.of.dispatch();
+        if (is_broken) {
+            c.put(c.to, envelope_kind::error, 7, "junk", [](rpc::writer&) {});
+        } else {
+            c.put(c.to, envelope_kind::request, 1, "add", [](rpc::writer&) {});  // an old number
+        }
+        CHECK(c.answers.take(c.server) == 0);  // room for the error there is
+        CHECK(c.answers.why() == error::none);
+        CHECK(c.answers.answer_settled(c.server) == 2);
+        CHECK(c.answers.take(c.server) == 1);
+        CHECK(c.answers.why() == error::rpc_wire);
+        CHECK(c.hear() == texts{"1 ok", "2 ok"});
+        CHECK(c.session.why() == error::rpc_wire);
+    }
 }
 
 TEST_CASE("rpc link: a successor is let in where all calls of the dead one are still under way") {

@@ -185,6 +185,14 @@ private:
         check(callee_.why() == netio::error::none, "a good request is taken");
     }
     void send(netio::bytes envelope) {
+        put(envelope);
+        take_one();
+    }
+    void take_one() {
+        rpc::ring_link link(from_, to_);
+        check(callee_.take(link) == 1, "it takes one");
+    }
+    void put(netio::bytes envelope) {
         const netio::ring_claim claim = to_.claim(static_cast<std::uint32_t>(envelope.size()));
         check(static_cast<bool>(claim), "there is room for a request");
         if (!claim) {
@@ -192,8 +200,6 @@ private:
         }
         std::memcpy(claim.room.data(), envelope.data(), envelope.size());
         to_.commit(claim, static_cast<std::uint32_t>(envelope.size()));
-        rpc::ring_link link(from_, to_);
-        check(callee_.take(link) == 1, "it takes one");
     }
     /// Bytes that are an envelope by accident only: the session ends, and a new one begins.
     void send_junk() {
@@ -212,7 +218,14 @@ private:
             callee_.under_way() == calls_max_) {
             return;
         }
-        send(netio::bytes(room).first(count));
+        put(netio::bytes(room).first(count));
+        if (callee_.has_settled()) {
+            rpc::ring_link link(from_, to_);
+            check(callee_.take(link) == 0, "what was settled before is answered first");
+            check(callee_.why() == netio::error::none, "it goes on until then");
+            turn();
+        }
+        take_one();
         check(callee_.why() != netio::error::none, "a broken envelope ends the session");
         close();
         open();

@@ -245,6 +245,7 @@ struct service_handler {
     std::vector<std::byte> memory;
     std::uint64_t closed = 0;
     std::vector<netio::close_reason> reasons;
+    std::vector<netio::connection_id> opened;
     bool opens = true;    // else the service never hears of a connection's begin
 
     void begin(rpc::kernel& kernel, const rpc::tcp_service_options& how) {
@@ -253,6 +254,7 @@ struct service_handler {
         REQUIRE(of->why() == netio::error::none);
     }
     void on_open(netio::connection& c) noexcept {
+        opened.push_back(c.id());
         if (opens) {
             of->on_open(c);
         }

@@ -696,3 +696,73 @@ TEST_CASE("rpc tcp: a handler of its own has envelopes by the link, no larger th
         CHECK(other.take_text().empty());
     });
 }
+
+TEST_CASE("rpc tcp: one that is closing keeps nobody's answer waiting") {
+    on_both_kernels([](bool proactor) {
+        for (const bool by_server : {false, true}) {
+            CAPTURE(by_server);
+            tcp_world<> w(proactor);
+            w.listen();
+            sim_peer first = w.connect();
+            first.send(tcp_frame(1, "late"));
+            w.pump();
+            const rpc::promise_id lost = w.late();
+            sim_peer second = w.connect();
+            second.send(tcp_frame(1, "late"));
+            w.pump();
+            if (by_server) {
+                w.server->close(w.handler_of().opened.front(), 60'000);
+            } else {
+                first.send(std::string_view("\5\0\0\0", 4));  // and stays: its end is waited for
+            }
+            w.pump();
+            CHECK(w.handler_of().closed == 0);
+            const bool is_held = static_cast<bool>(w.of.resolve(lost, rpc::value()));
+            CHECK(is_held == by_server);
+            CHECK(w.of.resolve(w.late(), rpc::value()));
+            const std::uint64_t now_ns = w.net.now_ns();
+            w.flush_due();
+            CHECK(tcp_answers(second.take_text()) == tcp_said{"1=-1"});
+            CHECK(w.net.now_ns() - now_ns < 100'000'000);  // far from any deadline
+            first.close();
+            second.close();
+            w.pump();
+        }
+    });
+}
+
+TEST_CASE("rpc tcp: a size that no frame has is told whatever room the answers before it leave") {
+    on_both_kernels([](bool proactor) {
+        rpc::rpc_limits tables = rpc_world::small_sizes();
+        tables.pieces[2].count = 64;
+        tables.settled_max = 2;
+        // 16 answers of 4,042 bytes each, and as many for the last one as leave room for an error,
+        // or a little less, of four buffers of 16,448.
+        for (std::int64_t last_bytes = 900; last_bytes < 1100; last_bytes += 8) {
+            CAPTURE(last_bytes);
+            tcp_world<> w(proactor, {}, tables);
+            w.listen();
+            sim_peer slow = w.connect();
+            slow.window(2000);
+            std::string sent;
+            for (std::uint64_t id = 1; id <= 17; ++id) {
+                sent += tcp_frame(id, "many", [&](rpc::writer& in) {
+                    in.value_int(id < 17 ? 4000 : last_bytes);
+                });
+            }
+            slow.send(sent + std::string(4, '\1'));
+            w.pump();
+            std::string got;
+            for (int turn = 0; turn < 2000 && !slow.finished(); ++turn) {
+                got += slow.take_text();
+                w.pump(4);
+            }
+            got += slow.take_text();
+            const tcp_said answers = tcp_answers(got);
+            REQUIRE(answers.size() == 18);
+            CHECK(answers.back() == "0:rpc/transport");
+            slow.close();
+            w.pump();
+        }
+    });
+}
