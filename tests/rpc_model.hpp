@@ -595,7 +595,10 @@ public:
             const std::uint32_t at = followers.back();
             followers.pop_back();
             const promise& other = promises[static_cast<std::size_t>(promises[at].follows)];
-            if (other.state == promise_state::resolved) {
+            const bool is_resolved = other.state == promise_state::resolved;
+            if (is_resolved && promises[at].is_call && revoked(caps[promises[at].cap])) {
+                reject(at, rpc_code::revoked, "");
+            } else if (is_resolved) {
                 resolve(at, other.value, other.result_bytes);
             } else {
                 reject(at, other.state == promise_state::rejected ? other.code
