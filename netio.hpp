@@ -30289,9 +30289,9 @@ constexpr std::size_t caller_bytes_needed(std::uint32_t calls_max) noexcept {
 ///
 ///     taken = session.take(link);
 ///     kernel.dispatch();
-///     session.answer_settled(link);
+///     answered = session.answer_settled(link);
 ///     link.flush();
-///     // taken != 0: there may be more, so come again before you wait
+///     // unless both are 0 there may be more: come again before you wait
 ///
 /// A request goes to the capability that is its first argument, which the provider does not see, or
 /// else to the root. A promise among its arguments is the id of an earlier request of the
@@ -31178,8 +31178,8 @@ inline std::size_t tcp_service::on_data(connection& peer, bytes in) noexcept {
             peer.phase(phase::answer);  // before its first byte, which a gate asks about
         }
         kernel_.dispatch();
-        answers.answer_settled(link);
-        if (taken == 0) {
+        const std::uint32_t answered = answers.answer_settled(link);
+        if (taken == 0 && answered == 0) {  // a bad envelope waits for answers before it
             break;
         }
     }

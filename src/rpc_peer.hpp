@@ -116,9 +116,9 @@ constexpr std::size_t caller_bytes_needed(std::uint32_t calls_max) noexcept {
 ///
 ///     taken = session.take(link);
 ///     kernel.dispatch();
-///     session.answer_settled(link);
+///     answered = session.answer_settled(link);
 ///     link.flush();
-///     // taken != 0: there may be more, so come again before you wait
+///     // unless both are 0 there may be more: come again before you wait
 ///
 /// A request goes to the capability that is its first argument, which the provider does not see, or
 /// else to the root. A promise among its arguments is the id of an earlier request of the

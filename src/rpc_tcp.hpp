@@ -265,8 +265,8 @@ inline std::size_t tcp_service::on_data(connection& peer, bytes in) noexcept {
             peer.phase(phase::answer);  // before its first byte, which a gate asks about
         }
         kernel_.dispatch();
-        answers.answer_settled(link);
-        if (taken == 0) {
+        const std::uint32_t answered = answers.answer_settled(link);
+        if (taken == 0 && answered == 0) {  // a bad envelope waits for answers before it
             break;
         }
     }

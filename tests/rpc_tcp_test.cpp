@@ -766,3 +766,34 @@ TEST_CASE("rpc tcp: a size that no frame has is told whatever room the answers b
         }
     });
 }
+
+TEST_CASE("rpc tcp: a broken envelope that waits behind kept answers is told once they have left") {
+    on_both_kernels([](bool proactor) {
+        rpc::rpc_limits tables = rpc_world::small_sizes();
+        tables.pieces[2].count = 64;
+        tcp_world<> w(proactor, {}, tables);
+        w.listen();
+        sim_peer slow = w.connect();
+        slow.window(2000);
+        std::string sent;
+        for (std::uint64_t id = 1; id <= 40; ++id) {    // more than the output holds
+            sent += tcp_frame(id, "many", [](rpc::writer& in) { in.value_int(4000); });
+        }
+        slow.send(sent);
+        w.pump();
+        slow.send(tcp_frame(40, "add"));    // its number was there before
+        w.pump();
+        std::string got;
+        for (int turn = 0; turn < 2000 && !slow.finished(); ++turn) {
+            got += slow.take_text();
+            w.pump(4);
+        }
+        got += slow.take_text();
+        const tcp_said answers = tcp_answers(got);
+        REQUIRE(answers.size() == 41);
+        CHECK(answers.front() == "1=-1");
+        CHECK(answers.back() == "40:rpc/wire");
+        slow.close();
+        w.pump();
+    });
+}
