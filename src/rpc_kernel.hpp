@@ -620,9 +620,6 @@ private:
 
     void make_ready(std::uint32_t job) noexcept;
     std::uint32_t step(std::uint32_t jobs_max) noexcept;
-    /// For whoever has just told of drops: has a provider that heard of one made calls, or ended
-    /// some?
-    bool has_ready() const noexcept { return some_revoked_ || !busy_lanes_.empty(); }
     bool draw(detail::provider_entry& provider) noexcept;
     void end_revoked() noexcept;
     void push_to_lane(std::uint32_t job) noexcept;
@@ -1814,29 +1811,32 @@ inline std::uint32_t kernel::dispatch(std::uint32_t jobs_max) noexcept {
         return 0;
     }
     std::uint32_t jobs = 0;
-    do {
-        while (jobs != jobs_max) {
-            const std::uint32_t more = step(jobs_max - jobs);
-            if (more == 0) {
-                break;
-            }
-            jobs += more;
+    while (jobs != jobs_max) {
+        const std::uint32_t more = step(jobs_max - jobs);
+        if (more == 0) {
+            break;
         }
-        tell_drops();
-    } while (jobs != jobs_max && has_ready());
+        jobs += more;
+    }
+    tell_drops();
     trim();
     return jobs;
 }
 
-/// One batch of at most so many jobs; how many had their turn, 0: none is ready.
+/// One batch of at most so many jobs; how many had their turn. 0: none is ready, and no provider
+/// that was to hear of a drop has made one so.
 inline std::uint32_t kernel::step(std::uint32_t jobs_max) noexcept {
-    if (some_revoked_) {
-        end_revoked();
-    }
     for (;;) {
+        if (some_revoked_) {
+            end_revoked();
+        }
         credit_lanes(jobs_max);
         if (busy_providers_.empty()) {
-            return 0;
+            tell_drops();
+            if (!some_revoked_ && busy_lanes_.empty()) {
+                return 0;
+            }
+            continue;
         }
         const std::uint32_t provider = pop_busy(busy_providers_, providers_);
         const std::uint32_t jobs = run_batch(
@@ -2395,11 +2395,9 @@ inline answer<settled> kernel::await(promise_id which) noexcept {
         return what_of(index);
     }
     ++of.waiters;  // not to be forgotten before it was looked at
-    do {
-        while (of.state == promise_state::pending && step(0xFFFFFFFF) != 0) {
-        }
-        tell_drops();
-    } while (of.state == promise_state::pending && has_ready());
+    while (of.state == promise_state::pending && step(0xFFFFFFFF) != 0) {
+    }
+    tell_drops();
     trim();
     --of.waiters;
     if (of.state == promise_state::pending) {

@@ -1375,6 +1375,13 @@ TEST_CASE("rpc kernel: lane_and_channel_churn_does_not_leak_descriptors_or_threa
 
 namespace {
 
+rpc::grant go_alone() {
+    static constexpr std::string_view names[] = {"go"};
+    rpc::grant what;
+    what.methods = names;
+    return what;
+}
+
 /// Told that its last capability is gone, it makes room for another one, which is asked at once.
 struct has_successor {
     static constexpr rpc::method methods[] = {{"go"}};
@@ -1390,11 +1397,8 @@ struct has_successor {
 
     static void invoke(rpc::invocation&) noexcept {}
     void on_dropped(std::uint64_t) noexcept {
-        static constexpr std::string_view names[] = {"go"};
         CHECK(of.remove_provider(id));
-        rpc::grant what;
-        what.methods = names;
-        const auto made = of.mint(of.add_provider(successor).value, 2, what);
+        const auto made = of.mint(of.add_provider(successor).value, 2, go_alone());
         REQUIRE(made);
         for (int more = 0; more < 3; ++more) {
             CHECK(of.call(lane, made.value, "go"));
@@ -1416,13 +1420,6 @@ struct fails_without_a_word {
     static constexpr rpc::method methods[] = {{"go"}};
     static void invoke(rpc::invocation& call) noexcept { call.reject({}); }
 };
-
-rpc::grant go_alone() {
-    static constexpr std::string_view names[] = {"go"};
-    rpc::grant what;
-    what.methods = names;
-    return what;
-}
 
 }  // namespace
 

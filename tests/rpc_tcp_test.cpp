@@ -94,6 +94,38 @@ std::vector<std::string> tcp_answers(std::string_view text) {
 
 using tcp_said = std::vector<std::string>;
 
+/// Tables in which results as large as a piece wait for a slow reader, and no others are kept.
+constexpr rpc::rpc_limits tcp_slow_tables() {
+    rpc::rpc_limits tables = rpc_world::small_sizes();
+    tables.pieces[2].count = 64;
+    tables.settled_max = 2;
+    return tables;
+}
+
+/// A request whose answer takes so many bytes, and 42 of its own.
+std::string tcp_many_frame(std::uint64_t id, std::int64_t bytes_count) {
+    return tcp_frame(id, "many", [&](rpc::writer& in) { in.value_int(bytes_count); });
+}
+std::string tcp_many_frames(std::uint64_t count, std::int64_t bytes_each) {
+    std::string out;
+    for (std::uint64_t id = 1; id <= count; ++id) {
+        out += tcp_many_frame(id, bytes_each);
+    }
+    return out;
+}
+
+/// The answers that a slow peer reads, bit by bit, until `done(text)`.
+template <class World, class Done>
+tcp_said tcp_read_slowly(World& w, sim_peer& slow, Done&& done) {
+    std::string got;
+    for (int turn = 0; turn < 2000 && !done(got); ++turn) {
+        got += slow.take_text();
+        w.pump(4);
+    }
+    got += slow.take_text();
+    return tcp_answers(got);
+}
+
 /// A handler of its own over the link: sends back each envelope that is whole.
 struct tcp_echo {
     std::byte room[4 + 256] = {};
@@ -339,31 +371,20 @@ TEST_CASE("rpc tcp: more calls than may be under way wait in the window, and go 
 
 TEST_CASE("rpc tcp: a slow reader's answers wait for it, and others are not kept waiting") {
     on_both_kernels([](bool proactor) {
-        rpc::rpc_limits tables = rpc_world::small_sizes();
-        tables.pieces[2].count = 64;
-        tables.settled_max = 2;
-        tcp_world<> w(proactor, {}, tables);
+        tcp_world<> w(proactor, {}, tcp_slow_tables());
         w.listen();
         sim_peer slow = w.connect();
         sim_peer quick = w.connect();
         slow.window(2000);
-        std::string sent;
-        for (std::uint64_t id = 1; id <= 100; ++id) {
-            sent += tcp_frame(id, "many", [](rpc::writer& in) { in.value_int(3000); });
-        }
-        slow.send(sent);
+        slow.send(tcp_many_frames(100, 3000));
         w.pump();
         for (std::uint64_t id = 1; id <= 100; ++id) {
             quick.send(tcp_number_frame(id, 1));
             w.pump(4);
         }
         CHECK(tcp_answers(quick.take_text()).size() == 100);
-        std::string got;
-        for (int turn = 0; turn < 2000 && got.size() < 100 * 3042u; ++turn) {
-            got += slow.take_text();
-            w.pump(4);
-        }
-        const tcp_said answers = tcp_answers(got);
+        const tcp_said answers = tcp_read_slowly(
+            w, slow, [](const std::string& got) { return got.size() >= 100 * 3042u; });
         REQUIRE(answers.size() == 100);
         for (std::size_t at = 0; at < 100; ++at) {
             CHECK(answers[at] == std::to_string(at + 1) + "=-1");
@@ -514,11 +535,8 @@ TEST_CASE("rpc tcp: an answer larger than a buffer is told as that, whatever ans
         tcp_world<> w(proactor, how, tables);
         w.listen();
         sim_peer peer = w.connect();
-        const auto many = [](std::uint64_t id, std::int64_t count) {
-            return tcp_frame(id, "many", [&](rpc::writer& in) { in.value_int(count); });
-        };
-        peer.send(many(1, 70'000) + many(2, 16'448 - 42) + many(3, 16'448 - 41) +
-                  tcp_number_frame(4, 5));
+        peer.send(tcp_many_frame(1, 70'000) + tcp_many_frame(2, 16'448 - 42) +
+                  tcp_many_frame(3, 16'448 - 41) + tcp_number_frame(4, 5));
         w.pump();
         CHECK(tcp_answers(peer.take_text()) ==
               tcp_said{"1:rpc/transport", "2=-1", "3:rpc/transport", "4=5"});
@@ -538,10 +556,7 @@ TEST_CASE("rpc tcp: answers as large as a buffer reach slow readers who share to
             peers.push_back(w.connect());
             peers.back().window(1000);
         }
-        std::string sent;
-        for (std::uint64_t id = 1; id <= 5; ++id) {
-            sent += tcp_frame(id, "many", [](rpc::writer& in) { in.value_int(16'000); });
-        }
+        const std::string sent = tcp_many_frames(5, 16'000);
         for (sim_peer& each : peers) {
             each.send(sent);
             w.pump();
@@ -618,12 +633,8 @@ TEST_CASE("rpc tcp: a peer's mistake does not cost it the answers that wait for 
             w.listen();
             sim_peer peer = w.connect();
             peer.window(1000);
-            std::string sent;
-            for (std::uint64_t id = 1; id <= 40; ++id) {
-                sent += tcp_frame(id, "many", [](rpc::writer& in) { in.value_int(3000); });
-            }
-            sent += bad_size ? std::string(4, '\xFF') : tcp_number_frame(1, 5);
-            peer.send(sent);
+            peer.send(tcp_many_frames(40, 3000) +
+                      (bad_size ? std::string(4, '\xFF') : tcp_number_frame(1, 5)));
             w.pump();
             std::string got;
             for (int turn = 0; turn < 3000; ++turn) {
@@ -733,32 +744,19 @@ TEST_CASE("rpc tcp: one that is closing keeps nobody's answer waiting") {
 
 TEST_CASE("rpc tcp: a size that no frame has is told whatever room the answers before it leave") {
     on_both_kernels([](bool proactor) {
-        rpc::rpc_limits tables = rpc_world::small_sizes();
-        tables.pieces[2].count = 64;
-        tables.settled_max = 2;
         // 16 answers of 4,042 bytes each, and as many for the last one as leave room for an error,
         // or a little less, of four buffers of 16,448.
         for (std::int64_t last_bytes = 900; last_bytes < 1100; last_bytes += 8) {
             CAPTURE(last_bytes);
-            tcp_world<> w(proactor, {}, tables);
+            tcp_world<> w(proactor, {}, tcp_slow_tables());
             w.listen();
             sim_peer slow = w.connect();
             slow.window(2000);
-            std::string sent;
-            for (std::uint64_t id = 1; id <= 17; ++id) {
-                sent += tcp_frame(id, "many", [&](rpc::writer& in) {
-                    in.value_int(id < 17 ? 4000 : last_bytes);
-                });
-            }
-            slow.send(sent + std::string(4, '\1'));
+            slow.send(tcp_many_frames(16, 4000) + tcp_many_frame(17, last_bytes) +
+                      std::string(4, '\1'));
             w.pump();
-            std::string got;
-            for (int turn = 0; turn < 2000 && !slow.finished(); ++turn) {
-                got += slow.take_text();
-                w.pump(4);
-            }
-            got += slow.take_text();
-            const tcp_said answers = tcp_answers(got);
+            const tcp_said answers =
+                tcp_read_slowly(w, slow, [&](const std::string&) { return slow.finished(); });
             REQUIRE(answers.size() == 18);
             CHECK(answers.back() == "0:rpc/transport");
             slow.close();
@@ -769,27 +767,16 @@ TEST_CASE("rpc tcp: a size that no frame has is told whatever room the answers b
 
 TEST_CASE("rpc tcp: a broken envelope that waits behind kept answers is told once they have left") {
     on_both_kernels([](bool proactor) {
-        rpc::rpc_limits tables = rpc_world::small_sizes();
-        tables.pieces[2].count = 64;
-        tcp_world<> w(proactor, {}, tables);
+        tcp_world<> w(proactor, {}, tcp_slow_tables());
         w.listen();
         sim_peer slow = w.connect();
         slow.window(2000);
-        std::string sent;
-        for (std::uint64_t id = 1; id <= 40; ++id) {    // more than the output holds
-            sent += tcp_frame(id, "many", [](rpc::writer& in) { in.value_int(4000); });
-        }
-        slow.send(sent);
+        slow.send(tcp_many_frames(40, 4000));    // more than the output holds
         w.pump();
         slow.send(tcp_frame(40, "add"));    // its number was there before
         w.pump();
-        std::string got;
-        for (int turn = 0; turn < 2000 && !slow.finished(); ++turn) {
-            got += slow.take_text();
-            w.pump(4);
-        }
-        got += slow.take_text();
-        const tcp_said answers = tcp_answers(got);
+        const tcp_said answers =
+            tcp_read_slowly(w, slow, [&](const std::string&) { return slow.finished(); });
         REQUIRE(answers.size() == 41);
         CHECK(answers.front() == "1=-1");
         CHECK(answers.back() == "40:rpc/wire");
