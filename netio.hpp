@@ -21855,7 +21855,8 @@ enum class tls_status : std::uint8_t {
 ///   `open` or `ended` session without ciphertext in `to_send`, at least a byte.
 /// * `bytes to_send(std::uint32_t)`: ciphertext for the peer, all that was written, and alerts. It
 ///   stays where it is and as it is until `sent`, whatever else is called.
-/// * `void sent(std::uint32_t, std::size_t)`: so many of those bytes are with the kernel.
+/// * `void sent(std::uint32_t, std::size_t)`: so many of those bytes are with the kernel; behind
+///   close_notify and FIN they were dropped.
 /// * `void end(std::uint32_t)`: nothing more will be written: close_notify. Called again, and on a
 ///   session that failed or is closed: nothing happens.
 /// * `tls_status status(std::uint32_t)`: see there. One that ended or failed still has the
@@ -24811,6 +24812,10 @@ private:
             return;
         }
         const std::uint32_t session = c.tls_session();
+        if (c.has(flags::end_done)) {
+            drop_what_follows_the_end(session);
+            return;
+        }
         const std::uint64_t count = c.output_bytes() + tls_->to_send(session).size();
         if (c.has(flags::opened) && count != 0 && !may_leave(c, count)) {
             return;
@@ -24824,6 +24829,15 @@ private:
             c.out_at_ = core_.now_up_ms;
             c.set(flags::sending);
             w_.backend.start_send(who_of(c), {&sealed, 1});
+        }
+    }
+
+    /// Behind close_notify and FIN nothing can leave any more. A session that still answers what
+    /// it reads (an alert, a key update) is told that it went, for some take nothing more before.
+    NETIO_COLD void drop_what_follows_the_end(std::uint32_t session) noexcept {
+        const std::size_t left = tls_->to_send(session).size();
+        if (left != 0) {
+            tls_->sent(session, left);
         }
     }
 

@@ -2208,6 +2208,10 @@ private:
             return;
         }
         const std::uint32_t session = c.tls_session();
+        if (c.has(flags::end_done)) {
+            drop_what_follows_the_end(session);
+            return;
+        }
         const std::uint64_t count = c.output_bytes() + tls_->to_send(session).size();
         if (c.has(flags::opened) && count != 0 && !may_leave(c, count)) {
             return;
@@ -2221,6 +2225,15 @@ private:
             c.out_at_ = core_.now_up_ms;
             c.set(flags::sending);
             w_.backend.start_send(who_of(c), {&sealed, 1});
+        }
+    }
+
+    /// Behind close_notify and FIN nothing can leave any more. A session that still answers what
+    /// it reads (an alert, a key update) is told that it went, for some take nothing more before.
+    NETIO_COLD void drop_what_follows_the_end(std::uint32_t session) noexcept {
+        const std::size_t left = tls_->to_send(session).size();
+        if (left != 0) {
+            tls_->sent(session, left);
         }
     }
 

@@ -803,6 +803,62 @@ TEST_CASE("TLS: end says close_notify and FIN, and what the peer still sends is 
     });
 }
 
+TEST_CASE("TLS: what a session answers behind the end is dropped, and the peer is read on") {
+    for (const bool deaf : {false, true}) {
+        on_both_kernels([deaf](bool proactor) {
+            tls_world w(proactor, {.deaf_while_sending = deaf});
+            w.handler.open = [](netio::connection& c) { c.end(); };
+            netio::listen_options how;
+            how.times.write_ms = 500;
+            w.listen_tls(how);
+            tls_peer p = tls_joined(w);
+            CHECK(p.say.ended);
+            CHECK(p.peer.finished());
+            const std::uint64_t bytes_out = w.server->stats().counts.bytes_out;
+            for (int round = 0; round < 100; ++round) {  // more than a session has room for
+                p.peer.send(p.say.ask());
+                p.pump(w);
+            }
+            p.peer.send(p.say.data("still heard"));
+            p.pump(w);
+            CHECK(w.handler.count("data 11") == 1);
+            CHECK(w.server->stats().counts.bytes_out == bytes_out);
+            w.pass(2000);  // nothing waits to be sent: no write deadline
+            CHECK(w.handler.closed == 0);
+            p.peer.send(p.say.close());
+            p.pump(w);
+            CHECK(w.handler.count("end") == 1);
+                        REQUIRE(w.handler.closed == 1);
+            CHECK(p.say.clean());
+            CHECK(p.say.told == 0);
+        });
+    }
+}
+
+TEST_CASE("TLS: a record that breaks the protocol behind the end is no reason to send") {
+    for (const bool in_sum : {false, true}) {
+        on_both_kernels([in_sum](bool proactor) {
+            tls_world w(proactor);
+            w.handler.open = [](netio::connection& c) { c.end(); };
+            w.listen_tls();
+            tls_peer p = tls_joined(w);
+            CHECK(p.peer.finished());
+            std::string record = in_sum ? p.say.data("x") : p.say.finish();
+            if (in_sum) {
+                record[3] = static_cast<char>(record[3] ^ 1);
+            }
+            p.peer.send(record);
+            p.pump(w);
+            w.pass(2000);
+            p.pump(w);
+            REQUIRE(w.handler.closed == 1);
+            CHECK(w.handler.reasons[0].kind == close_kind::tls_failed);
+            CHECK(p.say.alert == 0);
+            CHECK(p.say.clean());
+        });
+    }
+}
+
 TEST_CASE("TLS: close flushes, says close_notify, and needs no answer to it") {
     on_both_kernels([](bool proactor) {
         tls_world w(proactor);
