@@ -2026,6 +2026,9 @@ inline void life::run_out() noexcept {
         }
         if (turns % 16 == 0) {
             wake_everyone();
+            if (door_shut_) {  // those in front of it wait as long as it is
+                act_door();
+            }
         }
         quiet_turns_ = std::max(quiet_turns_, std::min(turns / 50, 72u));
         go_on();

@@ -73,6 +73,7 @@ struct toy_options {
     bool deaf_while_sending = false;    // it takes nothing before what it said has gone out
     bool closes_both = false;           // the peer's end is the end of both ways
     bool ends_itself = false;           // the protocol above knows its end: FIN alone is one
+    bool silent_after_end = false;      // no alert and no answer follows its close_notify
 };
 
 class toy_tls {
@@ -264,6 +265,7 @@ private:
         const std::size_t left = toy_way::header_bytes + body - have.size();
         return left < room ? left : room;
     }
+    bool may_speak(const session& s) const { return !how.silent_after_end || !s.ended; }
     void push(session& s, toy_record type, std::string_view text) {
         const std::string sealed = s.way_out.seal(type, text);
         REQUIRE(s.out.size() - s.out_end >= sealed.size());
@@ -273,7 +275,7 @@ private:
     void fail(session& s, std::uint16_t code) {
         s.status = netio::tls_status::failed;
         s.code = code;
-        if (code != truncated) {
+        if (code != truncated && may_speak(s)) {
             push(s, toy_record::alert, std::string(1, static_cast<char>(code)));
         }
         s.ended = true;
@@ -320,7 +322,9 @@ private:
         } else if (type == toy_record::data && s.step == 2) {
             s.plain = text;
         } else if (type == toy_record::ask && s.step == 2) {
-            push(s, toy_record::told, {});  // a session of itself: no application hears
+            if (may_speak(s)) {
+                push(s, toy_record::told, {});  // a session of itself: no application hears
+            }
         } else if (type == toy_record::close && s.step == 2) {
             s.status = how.closes_both ? netio::tls_status::closed : netio::tls_status::ended;
             s.finishing = false;
