@@ -44,6 +44,7 @@
 #include "tests/ring_test.cpp"
 #include "tests/rpc_ceilings_test.cpp"
 #include "tests/rpc_coverage_test.cpp"
+#include "tests/rpc_free_play_test.cpp"
 #include "tests/rpc_kernel_test.cpp"
 #include "tests/rpc_link_test.cpp"
 #include "tests/rpc_model_test.cpp"
