@@ -1,6 +1,6 @@
 // clang++ -std=c++20 -O1 -g -I. -fsanitize=fuzzer,address,undefined fuzz/endpoint_fuzz.cpp -o endpoint_fuzz
 // The input is a text that should be an address, an endpoint or a network. The system's own parser
-// and printer are asked for a second opinion.
+// and printer are asked for a second opinion. Whose sources count as one, networks say too.
 #include "netio.hpp"
 
 #include <arpa/inet.h>
@@ -82,6 +82,60 @@ void check_network(const netio::network& of) {
     }
 }
 
+/// Two addresses count as one where one network of so many bits holds both.
+void check_source(const netio::endpoint& of) {
+    const netio::endpoint plain = netio::unmapped(of);
+    const bool four = plain.family == netio::address_family::ipv4;
+    const std::uint32_t all = four ? 32 : 64;
+    require(netio::source_of(of) == netio::source_of(plain, 32, 64));
+    for (std::uint32_t kept = 1; kept <= all; ++kept) {
+        const netio::source own = netio::source_of(of, four ? kept : 7, four ? 9 : kept);
+        require(own.family == plain.family);
+        require((own.prefix & ((std::uint64_t{1} << (all - kept)) - 1)) == 0);
+        netio::network around;
+        around.address = plain.address;
+        around.prefix = static_cast<std::uint8_t>(kept);
+        around.family = plain.family;
+        for (std::uint32_t bit = kept % 5; bit < (four ? 32u : 128u); bit += 5) {
+            netio::endpoint other = plain;
+            other.address[bit / 8] =
+                static_cast<std::uint8_t>(other.address[bit / 8] ^ (0x80U >> bit % 8));
+            other.port = static_cast<std::uint16_t>(of.port + 1);
+            const netio::source theirs = netio::source_of(other, four ? kept : 7, four ? 9 : kept);
+            require((theirs == own) == netio::contains(around, other));
+        }
+    }
+}
+
+/// What has a family alone, or none, has a name that nothing parses, and is nobody's source.
+void check_unaddressed(netio::address_family family, std::string_view name) {
+    netio::endpoint of;
+    of.family = family;
+    char out[netio::endpoint_text_max];
+    require(netio::format(of, out) == name && netio::format_address(of, out) == name);
+    require(netio::parse_endpoint(name).why != netio::error::none);
+    require(netio::source_of(of) == netio::source{});
+    netio::network whole;
+    whole.family = family;
+    require(!netio::contains(whole, of));
+}
+
+/// The addresses that have a name of their own, with a port of the input's.
+void check_named(std::uint16_t port) {
+    const std::string after = ":" + std::to_string(port);
+    const auto is = [&](const netio::endpoint& of, const char* text) {
+        check_texts(of);
+        check_source(of);
+        require(netio::parse_endpoint(text + after).value == of);
+    };
+    is(netio::any_ipv4(port), "0.0.0.0");
+    is(netio::loopback_ipv4(port), "127.0.0.1");
+    is(netio::any_ipv6(port), "[::]");
+    is(netio::loopback_ipv6(port), "[::1]");
+    check_unaddressed(netio::address_family::none, "none");
+    check_unaddressed(netio::address_family::unix_path, "unix");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t count) {
@@ -92,11 +146,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t coun
     check_against_system(text, address);
     if (address) {
         check_texts(address.value);
+        check_source(address.value);
     }
     const netio::result<netio::endpoint> with_port = netio::parse_endpoint(exact);
     require(with_port || is_refusal(with_port.why));
     if (with_port) {
         check_texts(with_port.value);
+        check_source(with_port.value);
+        check_named(with_port.value.port);
     }
     const netio::result<netio::network> network = netio::parse_network(exact);
     require(network || is_refusal(network.why));
