@@ -3,7 +3,9 @@
 // The first byte chooses the limits and what the rest is: an envelope, a stream of frames, or calls
 // of the writer. Envelopes are copied flush against the end of an allocation. What decodes must be
 // written again, value by value and by copying, with the same bytes; a span one byte shorter must
-// be refused. Whatever calls a writer gets, in whatever order: what it finishes must decode.
+// be refused; the short ways to a response and to an error must agree with the long one. Whatever
+// calls a writer gets, in whatever order: what it finishes must decode, and arguments that it
+// finishes alone are those of an envelope.
 #include "netio.hpp"
 
 #include "tests/envelope_rebuild.hpp"
@@ -24,6 +26,55 @@ bool envelope_fuzz_same(const std::byte* left, netio::bytes right) {
     return std::memcmp(left, right.data(), right.size()) == 0;
 }
 
+/// One encoding: what can be written without a writer has the bytes that a writer gives it.
+void envelope_fuzz_shortcuts(netio::bytes input, const netio::rpc::envelope& value) {
+    const std::size_t count = input.size();
+    const std::unique_ptr<std::byte[]> memory(new std::byte[count]);
+    const netio::mutable_bytes room(memory.get(), count);
+    std::size_t size = count;
+    std::size_t cut = 0;
+    std::memset(memory.get(), 0xEE, count);
+    if (value.kind == netio::rpc::envelope_kind::response && value.payload.empty() &&
+        value.capabilities.empty()) {
+        const netio::bytes whole = value.arguments.front().wire();
+        envelope_fuzz_check(netio::rpc::response_bytes(whole.size()) == count);
+        cut = netio::rpc::encode_response(value.request_id, value.flags, whole,
+                                          room.first(count - 1));
+        size = netio::rpc::encode_response(value.request_id, value.flags, whole, room);
+    } else if (value.kind == netio::rpc::envelope_kind::error && value.flags == 0) {
+        cut = netio::rpc::encode_error(value.request_id, value.method, room.first(count - 1));
+        size = netio::rpc::encode_error(value.request_id, value.method, room);
+    } else {
+        return;
+    }
+    envelope_fuzz_check(cut == 0 && size == count && envelope_fuzz_same(memory.get(), input));
+}
+
+/// Arguments are the same bytes with an envelope around them and without.
+void envelope_fuzz_alone(const netio::rpc::argument_list& from,
+                         const netio::rpc::wire_limits& limits) {
+    std::size_t count = 0;
+    const std::byte* at = from.data();
+    for (const netio::rpc::argument argument : from) {
+        envelope_fuzz_check(argument.wire().data() == at + count);
+        count += argument.wire().size();
+    }
+    const std::unique_ptr<std::byte[]> room(new std::byte[count]);
+    netio::rpc::writer out({room.get(), count}, limits);
+    envelope_rebuild_arguments(out.begin_arguments(), from);
+    envelope_fuzz_check(out.written() == count);
+    const auto made = out.finish_arguments();
+    envelope_fuzz_check(made && made.value.size() == from.size());
+    envelope_fuzz_check(made.value.data() == room.get());
+    envelope_fuzz_check(count == 0 || envelope_fuzz_same(room.get(), {at, count}));
+    envelope_fuzz_check(!out.finish_arguments() && out.finish() == 0);
+    if (count != 0) {
+        netio::rpc::writer less({room.get(), count - 1}, limits);
+        envelope_rebuild_arguments(less.begin_arguments(), from);
+        envelope_fuzz_check(!less.finish_arguments() && less.written() < count);
+    }
+}
+
 void envelope_fuzz_rewrite(netio::bytes input, const netio::rpc::envelope& value,
                            const netio::rpc::wire_limits& limits) {
     static std::string_view names[256];
@@ -35,8 +86,14 @@ void envelope_fuzz_rewrite(netio::bytes input, const netio::rpc::envelope& value
     envelope_fuzz_check(envelope_copy(value, {room.get(), count}, limits) == count);
     envelope_fuzz_check(envelope_fuzz_same(room.get(), input));
     envelope_fuzz_check(envelope_copy(value, {room.get(), count - 1}, limits) == 0);
+    envelope_fuzz_shortcuts(input, value);
+    envelope_fuzz_alone(value.arguments, limits);
+    envelope_fuzz_check(value.redact() == ((value.flags & netio::rpc::flag_redact) != 0));
+    envelope_fuzz_check(value.read_only() == ((value.flags & netio::rpc::flag_read_only) != 0));
     for (const netio::rpc::argument argument : value.arguments) {
-        envelope_fuzz_check(argument.as_value().depth() <= netio::rpc::value_depth_max);
+        const netio::rpc::value held = argument.as_value();
+        envelope_fuzz_check(held.depth() <= netio::rpc::value_depth_max);
+        envelope_fuzz_check(held.wire().data() == held.wire_begin());
     }
 }
 
@@ -62,12 +119,17 @@ void envelope_fuzz_frames(netio::bytes input, const netio::rpc::wire_limits& lim
         if (got.status != netio::parse_status::complete) {
             envelope_fuzz_check((got.status == netio::parse_status::incomplete) ==
                                 (got.missing != 0));
+            envelope_fuzz_check(got.status == netio::parse_status::incomplete ||
+                                netio::rpc::code_from(got.why) != netio::rpc::rpc_code::other ||
+                                !limits.valid());
             return;
         }
         const netio::bytes whole = got.value.envelope;
         std::byte prefix[netio::rpc::frame_prefix_bytes];
         envelope_fuzz_check(netio::rpc::encode_frame_prefix(whole.size(), prefix) == 4);
         envelope_fuzz_check(envelope_fuzz_same(prefix, input.first(4)));
+        const netio::mutable_bytes less(prefix, 3);
+        envelope_fuzz_check(netio::rpc::encode_frame_prefix(whole.size(), less) == 0);
         envelope_fuzz_check(got.consumed == whole.size() + 4);
         envelope_fuzz_one(whole, limits);
         input = input.subspan(got.consumed);
@@ -101,6 +163,12 @@ void envelope_fuzz_describe(netio::rpc::writer& out, envelope_fuzz_source& sourc
     for (std::string_view& method : names) {
         method = source.text();
     }
+    for (const std::string_view left : names) {
+        for (const std::string_view right : names) {
+            const bool same = netio::rpc::detail::same_text(left, right);
+            envelope_fuzz_check(same == (left == right));
+        }
+    }
     netio::rpc::descriptor_fields fields;
     fields.methods = std::span<const std::string_view>(names).first(facts % 4);
     fields.read_only = (facts & 4) != 0;
@@ -133,6 +201,43 @@ void envelope_fuzz_call(netio::rpc::writer& out, envelope_fuzz_source& source) {
     }
 }
 
+/// Calls of any kind, some of which copy from an envelope that was decoded.
+void envelope_fuzz_calls(netio::rpc::writer& out, envelope_fuzz_source& source,
+                         const netio::rpc::envelope& copied) {
+    for (unsigned count = source.octet() % 128; count != 0; --count) {
+        const unsigned copy = source.octet();
+        if (copy == 0 && !copied.arguments.empty()) {
+            out.copy_argument(copied.arguments.front());
+        } else if (copy == 1 && !copied.arguments.empty()) {
+            out.copy_value(copied.arguments.front().as_value());
+        } else if (copy == 2 && !copied.capabilities.empty()) {
+            out.copy_descriptor(copied.capabilities.front());
+        } else {
+            envelope_fuzz_call(out, source);
+        }
+    }
+}
+
+/// Arguments that a writer finished without an envelope, within whatever limits.
+void envelope_fuzz_finish_alone(netio::rpc::writer& out) {
+    const std::size_t count = out.written();
+    const auto made = out.finish_arguments();
+    envelope_fuzz_check(made.why == out.why());
+    if (!made) {
+        return;
+    }
+    const std::unique_ptr<std::byte[]> room(new std::byte[count + 32]);
+    netio::rpc::writer whole({room.get(), count + 32});
+    whole.begin(netio::rpc::envelope_kind::request, 1);
+    for (const netio::rpc::argument argument : made.value) {
+        whole.copy_argument(argument);
+    }
+    envelope_fuzz_check(whole.finish() == count + 32 && whole.written() == count + 32);
+    const auto got = netio::rpc::decode({room.get(), count + 32});
+    envelope_fuzz_check(got.status == netio::parse_status::complete);
+    envelope_fuzz_rewrite({room.get(), count + 32}, got.value, {});
+}
+
 /// The calls may also copy from an envelope in between: the one finished before.
 void envelope_fuzz_write(netio::bytes calls, const netio::rpc::wire_limits& limits) {
     envelope_fuzz_source source{calls};
@@ -143,25 +248,23 @@ void envelope_fuzz_write(netio::bytes calls, const netio::rpc::wire_limits& limi
     while (!source.left.empty()) {
         netio::rpc::writer out({room.get(), room_bytes}, limits);
         const unsigned head = source.octet();
-        if (head != 0) {
+        const bool is_alone = head % 8 == 6;
+        if (is_alone) {
+            out.begin_arguments();
+        } else if (head != 0) {
             out.begin(static_cast<netio::rpc::envelope_kind>(head % 8), head >> 5, source.text(),
                       static_cast<std::uint16_t>(head >> 4 & 7));
         }
-        for (unsigned count = source.octet() % 128; count != 0; --count) {
-            const unsigned copy = source.octet();
-            if (copy == 0 && !copied.arguments.empty()) {
-                out.copy_argument(copied.arguments.front());
-            } else if (copy == 1 && !copied.arguments.empty()) {
-                out.copy_value(copied.arguments.front().as_value());
-            } else if (copy == 2 && !copied.capabilities.empty()) {
-                out.copy_descriptor(copied.capabilities.front());
-            } else {
-                envelope_fuzz_call(out, source);
-            }
+        envelope_fuzz_calls(out, source, copied);
+        if (is_alone) {
+            envelope_fuzz_finish_alone(out);
+            continue;
         }
         const std::size_t count = out.finish();
         envelope_fuzz_check((count == 0) == (out.why() != netio::error::none));
+        envelope_fuzz_check(out.written() <= room_bytes);
         if (count != 0) {
+            envelope_fuzz_check(out.written() == count);
             const auto got = netio::rpc::decode({room.get(), count}, limits);
             envelope_fuzz_check(got.status == netio::parse_status::complete);
             envelope_fuzz_rewrite({room.get(), count}, got.value, limits);

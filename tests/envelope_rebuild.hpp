@@ -68,20 +68,25 @@ inline void envelope_rebuild_value(netio::rpc::writer& out, netio::rpc::value no
     }
 }
 
-/// The size written, 0 if the writer refused. `names` must hold the methods of one descriptor.
-inline std::size_t envelope_rebuild(const netio::rpc::envelope& from, netio::mutable_bytes room,
-                                    std::span<std::string_view> names,
-                                    const netio::rpc::wire_limits& limits = {}) {
+inline void envelope_rebuild_arguments(netio::rpc::writer& out,
+                                       const netio::rpc::argument_list& from) {
     using netio::rpc::argument_tag;
-    netio::rpc::writer out(room, limits);
-    out.begin(from.kind, from.request_id, from.method, from.flags);
-    for (const netio::rpc::argument argument : from.arguments) {
+    for (const netio::rpc::argument argument : from) {
         switch (argument.tag()) {
         case argument_tag::value: envelope_rebuild_value(out, argument.as_value()); break;
         case argument_tag::promise: out.promise(argument.as_promise()); break;
         case argument_tag::capability: out.capability(argument.as_capability()); break;
         }
     }
+}
+
+/// The size written, 0 if the writer refused. `names` must hold the methods of one descriptor.
+inline std::size_t envelope_rebuild(const netio::rpc::envelope& from, netio::mutable_bytes room,
+                                    std::span<std::string_view> names,
+                                    const netio::rpc::wire_limits& limits = {}) {
+    netio::rpc::writer out(room, limits);
+    out.begin(from.kind, from.request_id, from.method, from.flags);
+    envelope_rebuild_arguments(out, from.arguments);
     out.payload(from.payload);
     for (const netio::rpc::capability_descriptor descriptor : from.capabilities) {
         std::size_t count = 0;
