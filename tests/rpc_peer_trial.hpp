@@ -52,6 +52,32 @@ inline rpc::rpc_limits sizes() {
     return out;
 }
 
+/// Takes small numbers off the front of the bytes, and keeps the first thing that went wrong.
+class steps {
+public:
+    std::string wrong;
+
+    explicit steps(std::span<const std::uint8_t> program) : program_(program) {}
+
+protected:
+    std::uint32_t next() {
+        if (at_ == program_.size()) {
+            return 0;
+        }
+        return program_[at_++];
+    }
+    bool left() const { return at_ != program_.size(); }
+    void check(bool holds, const char* what) {
+        if (!holds && wrong.empty()) {
+            wrong = std::string(what) + ", at byte " + std::to_string(at_);
+        }
+    }
+
+private:
+    std::span<const std::uint8_t> program_;
+    std::size_t at_ = 0;
+};
+
 /// What a request must come to.
 struct expected {
     std::vector<std::uint64_t> needs;
@@ -62,12 +88,10 @@ struct expected {
     bool waits = false;          // for the trial
 };
 
-class trial {
+class trial : public steps {
 public:
-    std::string wrong;
-
     explicit trial(std::span<const std::uint8_t> program)
-        : program_(program), memory_(rpc::bytes_needed(sizes())), kernel_(memory_, sizes(), secret),
+        : steps(program), memory_(rpc::bytes_needed(sizes())), kernel_(memory_, sizes(), secret),
           there_(1 << 13), back_(1 << 15), calls_max_(1u << (next() % 4)),
           callee_memory_(rpc::callee_bytes_needed(calls_max_)),
           callee_(kernel_, callee_memory_, options()) {
@@ -91,18 +115,6 @@ public:
 private:
     static constexpr std::uint64_t secret[2] = {3, 4};
 
-    std::uint32_t next() {
-        if (at_ == program_.size()) {
-            return 0;
-        }
-        return program_[at_++];
-    }
-    bool left() const { return at_ != program_.size(); }
-    void check(bool holds, const char* what) {
-        if (!holds && wrong.empty()) {
-            wrong = std::string(what) + ", at byte " + std::to_string(at_);
-        }
-    }
     rpc::callee_options options() const {
         rpc::callee_options how;
         how.calls_max = calls_max_;
@@ -148,7 +160,11 @@ private:
             settle_one();
             break;
         default:
-            send_junk();
+            if (next() % 4 == 0) {
+                send_misplaced();
+            } else {
+                send_junk();
+            }
         }
     }
 
@@ -213,12 +229,35 @@ private:
         for (std::uint32_t flips = 1 + next() % 3; flips != 0; --flips) {
             room[next() % count] ^= static_cast<std::byte>(1u << next() % 8);
         }
-        if (rpc::decode(netio::bytes(room).first(count), rpc::wire_limits::strict()).status ==
-                netio::parse_status::complete ||
-            callee_.under_way() == calls_max_) {
+        if (rpc::decode(netio::bytes(room).first(count), rpc::wire_limits::strict()).status !=
+            netio::parse_status::complete) {
+            send_bad(netio::bytes(room).first(count));
+        }
+    }
+    /// An envelope that is one, but not what a callee takes now.
+    void send_misplaced() {
+        static constexpr rpc::envelope_kind kinds[] = {
+            rpc::envelope_kind::request, rpc::envelope_kind::response, rpc::envelope_kind::error,
+            rpc::envelope_kind::hello};
+        const rpc::envelope_kind kind = kinds[next() % 4];
+        if (last_id_ == 0 && (kind == kinds[0] || kind == kinds[3])) {
+            return;  // the first request, or the first hello: both are good
+        }
+        std::byte room[64];
+        rpc::writer out(room);
+        out.begin(kind, 1 + next() % (last_id_ + 1), kind == kinds[2] ? "no" : "");
+        if (kind == kinds[0]) {
+            out.begin(kind, 1 + next() % last_id_, "add");
+        } else if (kind == kinds[1]) {
+            out.value_null();
+        }
+        send_bad(netio::bytes(room).first(out.payload({}).finish()));
+    }
+    void send_bad(netio::bytes envelope) {
+        if (callee_.under_way() == calls_max_) {
             return;
         }
-        put(netio::bytes(room).first(count));
+        put(envelope);
         if (callee_.has_settled()) {
             rpc::ring_link link(from_, to_);
             check(callee_.take(link) == 0, "what was settled before is answered first");
@@ -226,7 +265,7 @@ private:
             turn();
         }
         take_one();
-        check(callee_.why() != netio::error::none, "a broken envelope ends the session");
+        check(callee_.why() != netio::error::none, "a bad envelope ends the session");
         close();
         open();
     }
@@ -366,8 +405,6 @@ private:
         close();
     }
 
-    std::span<const std::uint8_t> program_;
-    std::size_t at_ = 0;
     std::vector<std::byte> memory_;
     rpc::kernel kernel_;
     provider provider_;

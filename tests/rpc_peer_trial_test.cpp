@@ -1,11 +1,17 @@
-// Peers by seed against the model of what they must hear. NETIO_LONG=1 tries many more.
+// Peers by seed against models of what they must hear. NETIO_LONG=1 tries many more.
 #include "tests/rpc_peer_trial.hpp"
+
+#include "tests/rpc_caller_trial.hpp"
+#include "tests/rpc_session_trial.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cstdlib>
 
-TEST_CASE("rpc peer trial: programs of requests, promises and junk agree with the model") {
+namespace {
+
+template <class Trial>
+void rpc_trial_by_seeds() {
     const std::uint32_t programs = std::getenv("NETIO_LONG") != nullptr ? 100'000 : 500;
     std::uint64_t state = 1;
     for (std::uint32_t seed = 1; seed <= programs; ++seed) {
@@ -13,9 +19,23 @@ TEST_CASE("rpc peer trial: programs of requests, promises and junk agree with th
         for (std::uint8_t& each : program) {
             each = static_cast<std::uint8_t>(netio::detail::next_random(state) >> 32);
         }
-        rpc_peer_trial::trial trial(program);
+        Trial trial(program);
         CAPTURE(seed);
         trial.run();
         CHECK(trial.wrong == "");
     }
+}
+
+}  // namespace
+
+TEST_CASE("rpc peer trial: programs of requests, promises and junk agree with the model") {
+    rpc_trial_by_seeds<rpc_peer_trial::trial>();
+}
+
+TEST_CASE("rpc peer trial: a caller hears answers to its calls alone, whatever comes") {
+    rpc_trial_by_seeds<rpc_peer_trial::caller_trial>();
+}
+
+TEST_CASE("rpc peer trial: both ends with little room between them") {
+    rpc_trial_by_seeds<rpc_peer_trial::session_trial>();
 }
