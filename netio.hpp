@@ -30723,10 +30723,12 @@ public:
 
     /// Sends a hello, after which everything is skipped until one with the same number comes back:
     /// it names the root. For links that may still hold answers to somebody else's calls; others
-    /// may do without. If the other side refuses it, none comes: bound the wait. full: no room now;
-    /// already_open: calls are outstanding; limits_invalid.
+    /// may do without. If the other side refuses it, none comes: bound the wait. full: no room now,
+    /// and nothing but `begin` may follow; what was in the way of answers was skipped (up to
+    /// `calls_max` and one more), so that the other side can go on, and room comes. already_open:
+    /// calls are outstanding; limits_invalid.
     template <link L>
-    error begin(L& to, std::uint64_t number) noexcept;
+    error begin(L& with, std::uint64_t number) noexcept;
 
     /// Writes a request; `fill(rpc::writer&)` adds its arguments, and nothing else. Its id, which
     /// later calls may name as a promise; or full: no room now, or `calls_max` are outstanding;
@@ -30788,20 +30790,25 @@ private:
 };
 
 template <link L>
-error caller::begin(L& to, std::uint64_t number) noexcept {
+error caller::begin(L& with, std::uint64_t number) noexcept {
     if (calls_.empty() || !how_.wire.valid()) {
         return error::limits_invalid;
     }
     if (outstanding_ != 0) {
         return error::already_open;
     }
-    const ring_claim room = to.claim(envelope_bytes_min);
+    // Whoever was here before may have died with both ways full: as long as nobody takes its
+    // answers, none of its requests leaves the way in either.
+    for (std::size_t left = calls_.size() + 1; left != 0 && !with.peek().empty(); --left) {
+        with.release();
+    }
+    const ring_claim room = with.claim(envelope_bytes_min);
     if (!room) {
-        return to.why() != error::none ? to.why() : error::full;
+        return with.why() != error::none ? with.why() : error::full;
     }
     writer out(room.room);
     const std::size_t size = out.begin(envelope_kind::hello, number).finish();
-    to.commit(room, static_cast<std::uint32_t>(size));
+    with.commit(room, static_cast<std::uint32_t>(size));
     hello_id_ = number;
     hello_awaited_ = true;
     knows_root_ = false;

@@ -166,6 +166,11 @@ private:
                                     : !to_.claim(32) ? netio::error::full
                                                      : netio::error::none;
         check(caller_.begin(over, what) == wanted, "a hello is sent, or refused for this");
+        if (calls_.empty()) {  // answers to nobody's calls are out of the way
+            const std::size_t most = calls_max_ + 1;
+            sent_.erase(sent_.begin(), sent_.begin() + static_cast<std::ptrdiff_t>(
+                                                           std::min(most, sent_.size())));
+        }
         if (wanted == netio::error::none) {
             frame hello(32);
             rpc::writer(hello).begin(rpc::envelope_kind::hello, what).finish();

@@ -484,6 +484,53 @@ TEST_CASE("rpc link: a successor is let in where all calls of the dead one are s
           rpc_code::unknown_promise);
 }
 
+TEST_CASE("rpc link: who died with both ways full keeps no successor out") {
+    rpc::callee_options how;
+    how.resumes = true;
+    link_pair c(how);
+    c.open();
+    std::uint64_t made = 0;
+    for (int quiet = 0; quiet < 4; ++quiet) {  // asks as long as there is room, and hears nothing
+        while (const netio::ring_claim room = c.to.claim(40)) {
+            rpc::writer out(room.room);
+            out.begin(envelope_kind::request, ++made, "add");
+            c.to.commit(room, static_cast<std::uint32_t>(out.payload({}).finish()));
+            quiet = 0;
+        }
+        c.serve();
+    }
+
+    std::vector<std::byte> memory(rpc::caller_bytes_needed(8));
+    rpc::caller next(memory, {8, {}});
+    int tries = 0;
+    error why = error::full;
+    for (; why == error::full && tries < 1000; ++tries) {
+        why = next.begin(c.client, 77);
+        c.serve();
+    }
+    REQUIRE(why == error::none);
+    CHECK(tries > 1);
+    texts said;
+    const auto hear = [&] {
+        next.take(c.client, [&](const rpc::reply& got) {
+            said.push_back(std::to_string(got.request_id) + (got.resolved ? " ok" : " no"));
+        });
+    };
+    for (int turn = 0; turn < 1000 && !next.knows_root(); ++turn) {
+        hear();
+        c.serve();
+    }
+    REQUIRE(next.knows_root());
+    REQUIRE(next.call(c.client, "add"));
+    for (int turn = 0; turn < 4; ++turn) {
+        c.serve();
+        hear();
+    }
+    CHECK(said == texts{"1 ok"});
+    CHECK(next.why() == error::none);
+    CHECK(c.answers.why() == error::none);
+}
+
 TEST_CASE("rpc link: what a provider calls in its caller's lane is no answer, and takes no place") {
     rpc::callee_options how;
     how.calls_max = 2;

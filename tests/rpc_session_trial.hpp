@@ -345,14 +345,11 @@ private:
             check(why == netio::error::already_open, "calls are outstanding");
             return;
         }
-        if (why == netio::error::full) {  // who comes after another may have to make room
-            drain();
-            for (int more = 0; more < 64 && why == netio::error::full; ++more) {
-                turn(0xF0);
-                settle_late();
-                drain();
-                why = caller_.begin(link, number);
-            }
+        // Who comes after another may have to wait for room, which `begin` makes.
+        for (int more = 0; more < 64 && why == netio::error::full; ++more) {
+            turn(0xF0);
+            settle_late();
+            why = caller_.begin(link, number);
         }
         check(why == netio::error::none && !caller_.knows_root(), "a hello is sent");
         const bool is_good = resumes_ || !any_sent_;
@@ -375,11 +372,6 @@ private:
               "a hello out of place, or that is too large, is the end");
         die();
         connect_anew();
-    }
-    void drain() {
-        for (netio::bytes one = from_.peek(); !one.empty(); one = from_.peek()) {
-            from_.release();
-        }
     }
     void die() {
         std::uint32_t told = 0;
