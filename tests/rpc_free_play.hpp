@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <initializer_list>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@ namespace rpc_free_play {
 namespace rpc = netio::rpc;
 using rpc::promise_state;
 using rpc::rpc_code;
+using exact_bytes = std::unique_ptr<std::byte[]>;
 
 class trial;
 
@@ -584,7 +586,10 @@ private:
             put_value(to);
         }
     }
-    netio::result<rpc::argument_list> some_arguments(rpc::writer& to) {
+    /// In `kept` with not a byte behind them, for whoever reads too far.
+    netio::result<rpc::argument_list> some_arguments(exact_bytes& kept) {
+        std::byte room[2048];
+        rpc::writer to(room);
         to.begin_arguments();
         const std::uint32_t shape = below(16);
         if (shape == 15) {    // what a settled promise holds, where it holds it
@@ -599,7 +604,16 @@ private:
         for (std::uint32_t more = shape % 5; more != 0; --more) {
             put_argument(to);
         }
-        return to.finish_arguments();
+        return kept_alone(to, kept);
+    }
+    static netio::result<rpc::argument_list> kept_alone(rpc::writer& from, exact_bytes& kept) {
+        const auto made = from.finish_arguments();
+        if (!made) {
+            return made;
+        }
+        kept = std::make_unique<std::byte[]>(from.written());
+        std::copy_n(made.value.data(), from.written(), kept.get());
+        return rpc::argument_list(kept.get(), made.value.size());
     }
     rpc::answer<rpc::settled> look_at_some() {
         return promises_.empty() ? rpc_code::unknown_promise
@@ -614,11 +628,10 @@ private:
         static constexpr std::string_view names[] = {"read", "call", "write", "run", "unknown"};
         const std::uint32_t shape = below(256);
         const std::string_view name = names[shape % 32 < 5 ? shape % 32 : shape % 2];
-        std::byte room[2048];
-        rpc::writer out(room);
+        exact_bytes kept;
         fickle changing;
         rpc::call_arguments with;
-        with.arguments = some_arguments(out);
+        with.arguments = some_arguments(kept);
         with.word = ++words_;
         with.reports = (shape & 64) != 0;
         with.promise_of = rpc::own_promise;
@@ -825,13 +838,14 @@ private:
         std::byte room[2048];
         rpc::writer out(room);
         out.begin_arguments();
+        exact_bytes kept;
         rpc::value with;
         if (below(8) == 0) {    // what another one holds, where it holds it
             const auto held = look_at_some();
             with = held && held.value.state == promise_state::resolved ? held.value.value : with;
         } else {
             put_value(out);
-            const auto made = out.finish_arguments();
+            const auto made = kept_alone(out, kept);
             with = made ? made.value.front().as_value() : with;
         }
         answers("resolve", kernel_.resolve(which, with),
@@ -870,9 +884,8 @@ private:
                (of.direction == rpc::channel_direction::send) == (from == rpc::channel_end::ours);
     }
     void send(channel& to, rpc::channel_end from) {
-        std::byte room[2048];
-        rpc::writer out(room);
-        const auto what = below(8) == 0 ? delivered_ : some_arguments(out);
+        exact_bytes kept;
+        const auto what = below(8) == 0 ? delivered_ : some_arguments(kept);
         std::string content;
         if (what) {
             for (const rpc::argument one : what.value) {
