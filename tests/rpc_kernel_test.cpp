@@ -524,7 +524,7 @@ struct rpc_kernel_holder {
     bool inside = false;
     void invoke(rpc::invocation& call) noexcept {
         inside = true;
-        CHECK(of->release(held[call.object()]));
+        CHECK(of->release(held[static_cast<std::size_t>(call.object())]));
         CHECK(dropped.empty());
         inside = false;
     }
@@ -532,7 +532,7 @@ struct rpc_kernel_holder {
         CHECK_FALSE(inside);
         dropped.push_back(object);
         if (object + 1 < held.size()) {
-            CHECK(of->release(held[object + 1]));
+            CHECK(of->release(held[static_cast<std::size_t>(object) + 1]));
         }
     }
 };
