@@ -21853,10 +21853,11 @@ enum class tls_status : std::uint8_t {
 /// * `void consumed(std::uint32_t, std::size_t)`: so many bytes of it were copied out.
 /// * `std::size_t write(std::uint32_t, bytes)`: takes as much plaintext as there is room for: of an
 ///   `open` or `ended` session without ciphertext in `to_send`, at least a byte.
-/// * `bytes to_send(std::uint32_t)`: ciphertext for the peer, all that was written, and alerts. It
-///   stays where it is and as it is until `sent`, whatever else is called.
+/// * `bytes to_send(std::uint32_t)`: ciphertext for the peer: what was written, and alerts; the
+///   first part of it where it lies in several. It stays where it is and as it is until `sent`,
+///   whatever else is called. Empty: there is none.
 /// * `void sent(std::uint32_t, std::size_t)`: so many of those bytes are with the kernel; behind
-///   close_notify and FIN they were dropped.
+///   close_notify and FIN, or where a send failed, they were dropped.
 /// * `void end(std::uint32_t)`: nothing more will be written: close_notify. Called again, and on a
 ///   session that failed or is closed: nothing happens.
 /// * `tls_status status(std::uint32_t)`: see there. One that ended or failed still has the
@@ -24198,6 +24199,9 @@ private:
         if constexpr (secured) {
             if (c.tls_session() != 0) {
                 settle_session(c);
+                if (c.has(flags::end_done | flags::output_dead)) {
+                    drop_what_cannot_leave(c);
+                }
             }
         }
         if (c.state_ == kind::open) {
@@ -24808,14 +24812,10 @@ private:
     /// gate is asked before: what it denies is not even encrypted, but for what it allowed once
     /// and the kernel had no room for.
     void start_sealed(connection& c) noexcept {
-        if (c.has(flags::sending | flags::output_dead)) {
+        if (c.has(flags::sending | flags::output_dead | flags::end_done)) {
             return;
         }
         const std::uint32_t session = c.tls_session();
-        if (c.has(flags::end_done)) {
-            drop_what_follows_the_end(session);
-            return;
-        }
         const std::uint64_t count = c.output_bytes() + tls_->to_send(session).size();
         if (c.has(flags::opened) && count != 0 && !may_leave(c, count)) {
             return;
@@ -24832,12 +24832,17 @@ private:
         }
     }
 
-    /// Behind close_notify and FIN nothing can leave any more. A session that still answers what
-    /// it reads (an alert, a key update) is told that it went, for some take nothing more before.
-    NETIO_COLD void drop_what_follows_the_end(std::uint32_t session) noexcept {
-        const std::size_t left = tls_->to_send(session).size();
-        if (left != 0) {
-            tls_->sent(session, left);
+    /// Behind close_notify and FIN, or a send that failed, nothing can leave. A session that still
+    /// answers what it reads (an alert, a key update) is told that it went, for some take or work
+    /// off nothing more before; and looked at again, for that may have brought it further.
+    NETIO_COLD void drop_what_cannot_leave(connection& c) noexcept {
+        while (c.state_ == kind::open && !c.has(flags::sending)) {
+            const std::size_t left = tls_->to_send(c.tls_session()).size();
+            if (left == 0) {
+                return;
+            }
+            tls_->sent(c.tls_session(), left);
+            settle_session(c);
         }
     }
 
@@ -30725,8 +30730,9 @@ public:
     /// it names the root. For links that may still hold answers to somebody else's calls; others
     /// may do without. If the other side refuses it, none comes: bound the wait. full: no room now,
     /// and nothing but `begin` may follow; what was in the way of answers was skipped (up to
-    /// `calls_max` and one more), so that the other side can go on, and room comes. already_open:
-    /// calls are outstanding; limits_invalid.
+    /// `calls_max` and one more), so that the other side can go on, and room comes, unless it
+    /// waits itself (see callee_options::resumes). already_open: calls are outstanding;
+    /// limits_invalid.
     template <link L>
     error begin(L& with, std::uint64_t number) noexcept;
 

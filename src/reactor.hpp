@@ -1594,6 +1594,9 @@ private:
         if constexpr (secured) {
             if (c.tls_session() != 0) {
                 settle_session(c);
+                if (c.has(flags::end_done | flags::output_dead)) {
+                    drop_what_cannot_leave(c);
+                }
             }
         }
         if (c.state_ == kind::open) {
@@ -2204,14 +2207,10 @@ private:
     /// gate is asked before: what it denies is not even encrypted, but for what it allowed once
     /// and the kernel had no room for.
     void start_sealed(connection& c) noexcept {
-        if (c.has(flags::sending | flags::output_dead)) {
+        if (c.has(flags::sending | flags::output_dead | flags::end_done)) {
             return;
         }
         const std::uint32_t session = c.tls_session();
-        if (c.has(flags::end_done)) {
-            drop_what_follows_the_end(session);
-            return;
-        }
         const std::uint64_t count = c.output_bytes() + tls_->to_send(session).size();
         if (c.has(flags::opened) && count != 0 && !may_leave(c, count)) {
             return;
@@ -2228,12 +2227,17 @@ private:
         }
     }
 
-    /// Behind close_notify and FIN nothing can leave any more. A session that still answers what
-    /// it reads (an alert, a key update) is told that it went, for some take nothing more before.
-    NETIO_COLD void drop_what_follows_the_end(std::uint32_t session) noexcept {
-        const std::size_t left = tls_->to_send(session).size();
-        if (left != 0) {
-            tls_->sent(session, left);
+    /// Behind close_notify and FIN, or a send that failed, nothing can leave. A session that still
+    /// answers what it reads (an alert, a key update) is told that it went, for some take or work
+    /// off nothing more before; and looked at again, for that may have brought it further.
+    NETIO_COLD void drop_what_cannot_leave(connection& c) noexcept {
+        while (c.state_ == kind::open && !c.has(flags::sending)) {
+            const std::size_t left = tls_->to_send(c.tls_session()).size();
+            if (left == 0) {
+                return;
+            }
+            tls_->sent(c.tls_session(), left);
+            settle_session(c);
         }
     }
 

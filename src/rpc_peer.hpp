@@ -540,8 +540,9 @@ public:
     /// it names the root. For links that may still hold answers to somebody else's calls; others
     /// may do without. If the other side refuses it, none comes: bound the wait. full: no room now,
     /// and nothing but `begin` may follow; what was in the way of answers was skipped (up to
-    /// `calls_max` and one more), so that the other side can go on, and room comes. already_open:
-    /// calls are outstanding; limits_invalid.
+    /// `calls_max` and one more), so that the other side can go on, and room comes, unless it
+    /// waits itself (see callee_options::resumes). already_open: calls are outstanding;
+    /// limits_invalid.
     template <link L>
     error begin(L& with, std::uint64_t number) noexcept;
 

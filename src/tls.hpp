@@ -43,10 +43,11 @@ enum class tls_status : std::uint8_t {
 /// * `void consumed(std::uint32_t, std::size_t)`: so many bytes of it were copied out.
 /// * `std::size_t write(std::uint32_t, bytes)`: takes as much plaintext as there is room for: of an
 ///   `open` or `ended` session without ciphertext in `to_send`, at least a byte.
-/// * `bytes to_send(std::uint32_t)`: ciphertext for the peer, all that was written, and alerts. It
-///   stays where it is and as it is until `sent`, whatever else is called.
+/// * `bytes to_send(std::uint32_t)`: ciphertext for the peer: what was written, and alerts; the
+///   first part of it where it lies in several. It stays where it is and as it is until `sent`,
+///   whatever else is called. Empty: there is none.
 /// * `void sent(std::uint32_t, std::size_t)`: so many of those bytes are with the kernel; behind
-///   close_notify and FIN they were dropped.
+///   close_notify and FIN, or where a send failed, they were dropped.
 /// * `void end(std::uint32_t)`: nothing more will be written: close_notify. Called again, and on a
 ///   session that failed or is closed: nothing happens.
 /// * `tls_status status(std::uint32_t)`: see there. One that ended or failed still has the

@@ -1,7 +1,8 @@
 // A server with a gate, TLS and dials at once over the simulator, where a script chooses what
-// peers, handler, gate and the owner do. Checked at the end: every pool is full again, every
-// connection was closed once, each word of a dial or connect was told once, sessions are wiped, and
-// TLS peers got what they said, in order. Test code: uses heap.
+// peers, handler, gate and the owner do. Checked at the end: every pool is full again, as many
+// connections were closed as opened, each word of a dial or connect was told once, sessions are
+// wiped, and what a TLS peer got is how what it said begins, where the gate denies nothing. That
+// connections end without a stop is not: tests/lifecycle.hpp looks at that. Test code: uses heap.
 #ifndef NETIO_TESTS_REACTOR_TRIAL_HPP
 #define NETIO_TESTS_REACTOR_TRIAL_HPP
 
@@ -60,6 +61,8 @@ struct trial_plan {
         toy.closes_both = choose.below(2) == 1;
         toy.ends_itself = choose.below(2) == 1;
         toy.silent_after_end = toy.by_pieces;
+        toy.works_late = toy.ends_itself;
+        toy.part_max = toy.record_max % 3 == 0 ? toy.record_max : toy.part_max;
     }
 };
 
@@ -147,7 +150,7 @@ public:
             c.phase(one_in(2) ? phase::exchange : phase::idle);
             break;
         case 6:
-            seen_[static_cast<std::size_t>(c.probe().found) % std::size(seen_)] += 1;
+            static_cast<void>(c.probe());
             break;
         case 7:
             begun(static_cast<bool>(c.dial(candidates(), next_word_, dial_how())));
@@ -504,7 +507,6 @@ private:
     std::uint32_t denies_ = 0;
     std::uint32_t stranger_ = 0;
     datagram_id socket_{};
-    std::uint64_t seen_[4] = {};
 };
 
 inline void trial_handler::on_open(connection& c) noexcept { of->opened(c); }

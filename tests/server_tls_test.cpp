@@ -804,33 +804,69 @@ TEST_CASE("TLS: end says close_notify and FIN, and what the peer still sends is 
 }
 
 TEST_CASE("TLS: what a session answers behind the end is dropped, and the peer is read on") {
-    for (const bool deaf : {false, true}) {
-        on_both_kernels([deaf](bool proactor) {
-            tls_world w(proactor, {.deaf_while_sending = deaf});
+    const toy_options sessions[] = {
+        {}, {.deaf_while_sending = true}, {.works_late = true},
+        {.deaf_while_sending = true, .part_max = 4}};
+    for (const toy_options& toy : sessions) {
+        CAPTURE(&toy - sessions);
+        on_both_kernels([&](bool proactor) {
+            tls_world w(proactor, toy);
             w.handler.open = [](netio::connection& c) { c.end(); };
+            w.handler.end = [](netio::connection&) {};
             netio::listen_options how;
             how.times.write_ms = 500;
+            how.times.idle_ms = how.times.read_ms = 0;  // what is stuck stays
             w.listen_tls(how);
             tls_peer p = tls_joined(w);
             CHECK(p.say.ended);
             CHECK(p.peer.finished());
             const std::uint64_t bytes_out = w.server->stats().counts.bytes_out;
-            for (int round = 0; round < 100; ++round) {  // more than a session has room for
+            for (int round = 0; round < 400; ++round) {  // more than a session has room for
                 p.peer.send(p.say.ask());
                 p.pump(w);
             }
-            p.peer.send(p.say.data("still heard"));
+            p.peer.send(tls_records({p.say.ask(), p.say.data("still heard")}));
             p.pump(w);
             CHECK(w.handler.count("data 11") == 1);
             CHECK(w.server->stats().counts.bytes_out == bytes_out);
             w.pass(2000);  // nothing waits to be sent: no write deadline
             CHECK(w.handler.closed == 0);
-            p.peer.send(p.say.close());
+            p.peer.send(tls_records({p.say.ask(), p.say.close()}));
             p.pump(w);
             CHECK(w.handler.count("end") == 1);
-                        REQUIRE(w.handler.closed == 1);
+            REQUIRE(w.handler.closed == 1);
             CHECK(p.say.clean());
             CHECK(p.say.told == 0);
+        });
+    }
+}
+
+TEST_CASE("TLS: a session whose send failed is heard to its end, whatever it has left to say") {
+    const toy_options sessions[] = {
+        {}, {.deaf_while_sending = true}, {.deaf_while_sending = true, .works_late = true}};
+    for (const toy_options& toy : sessions) {
+        CAPTURE(&toy - sessions);
+        on_both_kernels([&](bool proactor) {
+            tls_world w(proactor, toy);
+            netio::connection_id id;
+            w.handler.open = [&](netio::connection& c) { id = c.id(); };
+            w.handler.posted = [](netio::connection& c, std::uint64_t) { c.write("lost"); };
+            netio::listen_options how;
+            how.times.idle_ms = how.times.read_ms = 0;
+            w.listen_tls(how);
+            tls_peer p = tls_joined(w);
+            w.net.options.with(netio_test::sim_fault::send_error, 1024);
+            w.server->post(id, 1);
+            w.pump();
+            CHECK(w.handler.closed == 0);
+            for (int round = 0; round < 3; ++round) {
+                p.peer.send(tls_records({p.say.ask(), p.say.data("heard")}));
+                w.pump();
+            }
+            CHECK(w.handler.count("data 5") == 3);
+            p.peer.reset();
+            w.pump();
+            CHECK(w.handler.closed == 1);
         });
     }
 }

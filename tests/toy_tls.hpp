@@ -5,6 +5,7 @@
 
 #include "tests/scripted.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace netio_test {
@@ -73,6 +74,8 @@ struct toy_options {
     bool deaf_while_sending = false;    // it takes nothing before what it said has gone out
     bool closes_both = false;           // the peer's end is the end of both ways
     bool ends_itself = false;           // the protocol above knows its end: FIN alone is one
+    bool works_late = false;            // it works off nothing before what it said has gone out
+    std::size_t part_max = 1 << 20;     // what it says may lie in several parts
     bool silent_after_end = false;      // no alert and no answer follows its close_notify
 };
 
@@ -91,7 +94,7 @@ public:
     explicit toy_tls(const toy_options& chosen = {}) : how(chosen), sessions_(chosen.sessions_max) {
         for (session& each : sessions_) {
             each.memory.assign(how.space_bytes, '\0');
-            each.out.assign(4 * (how.record_max + 100), '\0');
+            each.out.assign(4 * (how.record_max + 100) + 2 * how.space_bytes, '\0');
         }
     }
     ~toy_tls() {
@@ -138,7 +141,8 @@ public:
         const bool deaf = s.fin || s.status == netio::tls_status::failed ||
                           s.status == netio::tls_status::ended ||
                           s.status == netio::tls_status::closed;
-        const bool talks = how.deaf_while_sending && s.out_begin != s.out_end;
+        const bool talks = (how.deaf_while_sending && s.out_begin != s.out_end) ||
+                           s.out_end > how.space_bytes;  // else an answer might find no room
         if (deaf || talks || !s.plain.empty() || toy_way::whole(s.arrived()) != 0) {
             return {};
         }
@@ -193,8 +197,8 @@ public:
             push(s, toy_record::data, s.building);
             s.building.clear();
         }
-        return netio::as_bytes(
-            std::string_view(s.out).substr(s.out_begin, s.out_end - s.out_begin));
+        return netio::as_bytes(std::string_view(s.out).substr(
+            s.out_begin, std::min(s.out_end - s.out_begin, how.part_max)));
     }
     void sent(std::uint32_t number, std::size_t count) noexcept {
         session& s = of(number);
@@ -205,6 +209,9 @@ public:
             if (s.finishing) {
                 s.finishing = false;
                 s.status = netio::tls_status::open;
+            }
+            if (how.works_late) {
+                work(s);
             }
         }
     }
@@ -282,8 +289,13 @@ private:
     }
     /// Records until there is plaintext, or no whole one any more.
     void work(session& s) {
-        while (s.plain.empty() && s.status != netio::tls_status::failed &&
-               s.status != netio::tls_status::ended && s.status != netio::tls_status::closed) {
+        const auto may = [&] {
+            return s.plain.empty() && s.status != netio::tls_status::failed &&
+                   s.status != netio::tls_status::ended &&
+                   s.status != netio::tls_status::closed &&
+                   (!how.works_late || s.out_begin == s.out_end);
+        };
+        while (may()) {
             const std::size_t count = toy_way::whole(s.arrived());
             if (count == 0) {
                 if (s.arrived().size() == s.memory.size()) {
