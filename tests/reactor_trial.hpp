@@ -9,8 +9,6 @@
 #include "tests/server_world.hpp"
 #include "tests/toy_tls.hpp"
 
-#include <iterator>
-
 namespace netio_test {
 
 class reactor_trial;
