@@ -7333,13 +7333,13 @@ public:
         return index;
     }
     void give(std::uint32_t index) noexcept {
-        NETIO_ASSERT_SLOW(taken(index));
+        NETIO_ASSERT_SLOW(index < fresh_ && links_[index] == link_taken);
         links_[index] = free_;
         free_ = index + 1;
         --in_use_;
     }
     std::byte* data(std::uint32_t index) const noexcept {
-        NETIO_ASSERT_SLOW(taken(index));
+        NETIO_ASSERT_SLOW(index < fresh_ && links_[index] == link_taken);
         return data_ + std::size_t{piece_bytes_} * index;
     }
     std::uint32_t piece_bytes() const noexcept { return piece_bytes_; }
@@ -7350,10 +7350,6 @@ public:
 
 private:
     static constexpr std::uint32_t link_taken = 0xFFFFFFFF;
-
-    bool taken(std::uint32_t index) const noexcept {
-        return index < fresh_ && links_[index] == link_taken;
-    }
 
     std::byte* data_ = nullptr;
     std::uint32_t* links_ = nullptr;    // index + 1 of the next free one, or link_taken

@@ -1211,4 +1211,34 @@ TEST_CASE("envelope: arguments alone are held to the rules of the wire and to th
     CHECK(useless.why() == netio::error::limits_invalid);
 }
 
+TEST_CASE("envelope: a response and an error written at once take their bytes and no fewer") {
+    std::byte in[16];
+    rpc::writer argument(in);
+    REQUIRE(argument.begin_arguments().value_int(7).finish_arguments());
+    const netio::bytes seven = netio::bytes(in).first(argument.written());
+    for (const bool resolved : {true, false}) {
+        const auto encode = [&](netio::mutable_bytes out) {
+            return resolved ? rpc::encode_response(9, rpc::flag_redact, seven, out)
+                            : rpc::encode_error(9, "rpc/revoked", out);
+        };
+        const std::size_t wanted =
+            rpc::envelope_bytes_min + (resolved ? seven.size() : std::size_t{11});
+        envelope_octets room(wanted);  // a block of its own: a byte too many is seen
+        for (std::size_t less = 1; less <= wanted; ++less) {
+            CHECK(encode(netio::mutable_bytes(room).first(wanted - less)) == 0);
+        }
+        CHECK(room == envelope_octets(wanted));  // nothing was begun
+        REQUIRE(encode(room) == wanted);
+        const auto got = rpc::decode(room);
+        REQUIRE(got.status == netio::parse_status::complete);
+        CHECK(got.value.request_id == 9);
+        if (resolved) {
+            CHECK(got.value.flags == rpc::flag_redact);
+            CHECK(got.value.arguments.front().as_value().as_int() == 7);
+        } else {
+            CHECK(got.value.method == "rpc/revoked");
+        }
+    }
+}
+
 }  // namespace
