@@ -6,28 +6,14 @@
 // calls, of which it is only looked at what always holds (tests/rpc_free_play.hpp).
 #include "tests/rpc_free_play.hpp"
 #include "tests/rpc_model.hpp"
-
-#include <cstdio>
-#include <cstdlib>
-
-namespace {
-
-template <class Trial>
-void run(Trial&& trial) {
-    if (!trial.run()) {
-        std::fprintf(stderr, "%s\n", trial.wrong.c_str());
-        std::abort();
-    }
-}
-
-}  // namespace
+#include "tests/trial_runs.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     constexpr std::uint8_t free_play = 0xFD;
     if (size != 0 && *data == free_play) {
-        run(rpc_free_play::trial({data + 1, size - 1}));
+        netio_test::run_or_abort(rpc_free_play::trial({data + 1, size - 1}));
     } else {
-        run(rpc_model::trial({data, size}));
+        netio_test::run_or_abort(rpc_model::trial({data, size}));
     }
     return 0;
 }

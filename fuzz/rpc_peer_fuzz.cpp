@@ -6,21 +6,7 @@
 #include "tests/rpc_caller_trial.hpp"
 #include "tests/rpc_peer_trial.hpp"
 #include "tests/rpc_session_trial.hpp"
-
-#include <cstdlib>
-
-namespace {
-
-template <class Trial>
-void rpc_peer_fuzz_try(std::span<const std::uint8_t> program) {
-    Trial trial(program);
-    if (!trial.run()) {
-        std::fprintf(stderr, "%s\n", trial.wrong.c_str());
-        std::abort();
-    }
-}
-
-}  // namespace
+#include "tests/trial_runs.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (size == 0) {
@@ -28,9 +14,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     const std::span<const std::uint8_t> program(data + 1, size - 1);
     switch (data[0] % 3) {
-    case 0: rpc_peer_fuzz_try<rpc_peer_trial::trial>(program); break;
-    case 1: rpc_peer_fuzz_try<rpc_peer_trial::caller_trial>(program); break;
-    default: rpc_peer_fuzz_try<rpc_peer_trial::session_trial>(program); break;
+    case 0: netio_test::run_or_abort(rpc_peer_trial::trial(program)); break;
+    case 1: netio_test::run_or_abort(rpc_peer_trial::caller_trial(program)); break;
+    default: netio_test::run_or_abort(rpc_peer_trial::session_trial(program)); break;
     }
     return 0;
 }

@@ -58,6 +58,7 @@ struct trial_plan {
         toy.deaf_while_sending = choose.below(2) == 1;
         toy.closes_both = choose.below(2) == 1;
         toy.ends_itself = choose.below(2) == 1;
+        // Of what is chosen already: a script means the same with and without them.
         toy.silent_after_end = toy.by_pieces;
         toy.works_late = toy.ends_itself;
         toy.part_max = toy.record_max % 3 == 0 ? toy.record_max : toy.part_max;
@@ -105,7 +106,7 @@ public:
         if (c.origin() == origin::connected) {
             ++told_[c.connect_word()];
         }
-        note(c.id());
+        ids_.push_back(c.id());
         act_inside(c);
     }
     std::size_t data(connection& c, bytes in) noexcept {
@@ -215,10 +216,9 @@ private:
         listener_id id{};
     };
 
+    static inline const endpoint stranger_at = ipv4(192, 0, 2, 77, 777);
+
     bool one_in(std::uint32_t count) noexcept { return choose.below(count) == 0; }
-    void note(connection_id id) {
-        ids_.push_back(id);
-    }
     connection_id any_id() noexcept {
         return ids_.empty() ? connection_id{}
                             : ids_[choose.below(static_cast<std::uint32_t>(ids_.size()))];
@@ -263,7 +263,7 @@ private:
         const result<datagram_id> socket = server->open_datagram(how);
         REQUIRE(static_cast<bool>(socket));
         socket_ = socket.value;
-        stranger_ = net.datagram_peer(ipv4(192, 0, 2, 77, 777));
+        stranger_ = net.datagram_peer(stranger_at);
         for (std::uint8_t at = 0; at < 6; ++at) {
             net.remote(remote_at(at), static_cast<sim_answer>(at % 5));
         }
@@ -472,10 +472,10 @@ private:
         const endpoint to = loopback_ipv4(server->local(socket_).port);
         net.send_datagram(stranger_, to, as_bytes(std::string(choose.below(1'200), 'd')));
         if (one_in(3)) {
-            server->prove(socket_, ipv4(192, 0, 2, 77, 777));
+            server->prove(socket_, stranger_at);
         }
         if (one_in(3)) {
-            server->send_to(socket_, ipv4(192, 0, 2, 77, 777), as_bytes(std::string_view("hello")));
+            server->send_to(socket_, stranger_at, as_bytes(std::string_view("hello")));
         }
         net.datagrams(stranger_).clear();
     }

@@ -118,13 +118,17 @@ private:
                            std::uint32_t what) const {
         frame out(512);
         rpc::writer to(out, rpc::wire_limits::strict());
+        out.resize(write_request(to, id, how, what));
+        return out;
+    }
+    std::size_t write_request(rpc::writer& to, std::uint64_t id, const rpc::call_options& how,
+                              std::uint32_t what) const {
         to.begin(rpc::envelope_kind::request, id, "m", how.flags);
         if (how.target != nullptr) {
             to.capability(*how.target);
         }
         fill(to, what);
-        out.resize(to.payload(how.payload).finish());
-        return out;
+        return to.payload(how.payload).finish();
     }
     netio::error refusal(const rpc::call_options& how, std::uint32_t what) {
         const std::uint32_t most = to_.record_max();
@@ -139,12 +143,7 @@ private:
         }
         frame room(how.bytes_max);
         rpc::writer to(room, rpc::wire_limits::strict());
-        to.begin(rpc::envelope_kind::request, 1, "m", how.flags);
-        if (how.target != nullptr) {
-            to.capability(*how.target);
-        }
-        fill(to, what);
-        to.payload(how.payload).finish();
+        write_request(to, 1, how, what);
         return to.why() == netio::error::full ? netio::error::too_long : to.why();
     }
     void forget_one() {

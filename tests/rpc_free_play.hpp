@@ -101,6 +101,13 @@ struct channel {
 inline std::string text_of(netio::bytes from) {
     return {reinterpret_cast<const char*>(from.data()), from.size()};
 }
+inline std::string text_of(const rpc::argument_list& from) {
+    std::string out;
+    for (const rpc::argument one : from) {
+        out += text_of(one.wire());
+    }
+    return out;
+}
 inline constexpr std::string_view long_path =
     "a.bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 inline constexpr std::string_view paths[] = {"", "a", "a.b", "a.b.c", "b", "a..b", long_path};
@@ -886,12 +893,7 @@ private:
     void send(channel& to, rpc::channel_end from) {
         exact_bytes kept;
         const auto what = below(8) == 0 ? delivered_ : some_arguments(kept);
-        std::string content;
-        if (what) {
-            for (const rpc::argument one : what.value) {
-                content += text_of(one.wire());
-            }
-        }
+        const std::string content = what ? text_of(what.value) : std::string();
         const auto got = kernel_.send(to.handle, from, what);
         if (answers("send", got,
                     {rpc_code::unknown_channel, rpc_code::invalid_argument,
@@ -913,11 +915,8 @@ private:
         }
         const auto end = 1 - static_cast<std::size_t>(to);
         check(got.value.sequence == ++from.received[end], "messages come in order");
-        std::string content;
-        for (const rpc::argument one : got.value.arguments) {
-            content += text_of(one.wire());
-        }
-        check(!from.waiting[end].empty() && from.waiting[end].front() == content,
+        check(!from.waiting[end].empty() &&
+                  from.waiting[end].front() == text_of(got.value.arguments),
               "a message is as it was sent");
         if (!from.waiting[end].empty()) {
             from.waiting[end].pop_front();

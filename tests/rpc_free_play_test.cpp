@@ -1,6 +1,7 @@
 // The capability kernel, played freely: random programs, the same for the same seed.
 // NETIO_LONG=1 runs a million.
 #include "tests/rpc_free_play.hpp"
+#include "tests/trial_runs.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,10 +13,7 @@ TEST_CASE("rpc kernel: random programs of all functions keep its rules, tables e
     std::uint64_t state = 1;
     std::uint64_t held = 0;
     for (std::uint64_t seed = 1; seed <= programs; ++seed, ++held) {
-        std::vector<std::uint8_t> program(64 + seed % 512);
-        for (std::uint8_t& each : program) {
-            each = static_cast<std::uint8_t>(netio::detail::next_random(state) >> 32);
-        }
+        const auto program = netio_test::random_program(state, 64 + seed % 512);
         rpc_free_play::trial trial(program);
         if (!trial.run()) {
             CAPTURE(seed);

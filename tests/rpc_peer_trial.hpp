@@ -78,6 +78,18 @@ private:
     std::size_t at_ = 0;
 };
 
+/// No request between the one that is named and `now` has its place at the callee.
+template <class Request>
+bool in_window(const std::map<std::uint64_t, Request>& requests, std::uint32_t calls_max,
+               std::uint64_t named, std::uint64_t now) {
+    for (auto each = requests.upper_bound(named); each != requests.end(); ++each) {
+        if (each->first < now && each->first % calls_max == named % calls_max) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /// What a request must come to.
 struct expected {
     std::vector<std::uint64_t> needs;
@@ -275,7 +287,8 @@ private:
     void expect(std::uint64_t id, std::string_view method, expected& made) {
         for (const std::uint64_t named : made.needs) {
             const auto found = made_.find(named);
-            const bool known = named != 0 && found != made_.end() && in_window(named, id);
+            const bool known = named != 0 && found != made_.end() &&
+                               in_window(made_, calls_max_, named, id);
             const bool refused = known && refused_.count(named) != 0;
             if (made.code.empty() && (!known || refused)) {
                 made.code = refused ? found->second.code : "rpc/unknown-promise";
@@ -284,7 +297,7 @@ private:
         // A refused one that is named counts, wherever an unknown one stands.
         for (const std::uint64_t named : made.needs) {
             if (made.code == "rpc/unknown-promise" && refused_.count(named) != 0 &&
-                in_window(named, id)) {
+                in_window(made_, calls_max_, named, id)) {
                 made.code = made_[named].code;
             }
         }
@@ -299,15 +312,6 @@ private:
         }
         made_[id] = made;
         hear();
-    }
-    /// No request between it and `now` has its place.
-    bool in_window(std::uint64_t named, std::uint64_t now) const {
-        for (auto each = made_.upper_bound(named); each != made_.end(); ++each) {
-            if (each->first < now && each->first % calls_max_ == named % calls_max_) {
-                return false;
-            }
-        }
-        return true;
     }
     /// What a dispatch settles: all that does not wait for the trial, in the order of ids.
     void settle_ready() {

@@ -3,6 +3,7 @@
 
 #include "tests/rpc_caller_trial.hpp"
 #include "tests/rpc_session_trial.hpp"
+#include "tests/trial_runs.hpp"
 
 #include <doctest/doctest.h>
 
@@ -15,10 +16,7 @@ void rpc_trial_by_seeds() {
     const std::uint32_t programs = std::getenv("NETIO_LONG") != nullptr ? 100'000 : 500;
     std::uint64_t state = 1;
     for (std::uint32_t seed = 1; seed <= programs; ++seed) {
-        std::vector<std::uint8_t> program(60 + seed % 400);
-        for (std::uint8_t& each : program) {
-            each = static_cast<std::uint8_t>(netio::detail::next_random(state) >> 32);
-        }
+        const auto program = netio_test::random_program(state, 60 + seed % 400);
         Trial trial(program);
         CAPTURE(seed);
         trial.run();

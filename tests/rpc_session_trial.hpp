@@ -213,7 +213,7 @@ private:
         bool is_unknown = false;
         for (const std::uint64_t named : needs) {
             const auto found = calls_.find(named);
-            if (found == calls_.end() || !in_window(named, id)) {
+            if (found == calls_.end() || !in_window(calls_, calls_max_, named, id)) {
                 is_unknown = true;
                 continue;
             }
@@ -234,15 +234,6 @@ private:
             one.code = target == 3 ? "rpc/unknown-capability" : "rpc/method-not-granted";
             one.is_refused = true;
         }
-    }
-    /// No request after it has its place at the callee.
-    bool in_window(std::uint64_t named, std::uint64_t now) const {
-        for (auto each = calls_.upper_bound(named); each != calls_.end(); ++each) {
-            if (each->first < now && each->first % calls_max_ == named % calls_max_) {
-                return false;
-            }
-        }
-        return true;
     }
     void forget_one() {
         const std::uint64_t id = last_id_ - next() % 8 % (last_id_ + 1);

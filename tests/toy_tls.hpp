@@ -138,9 +138,7 @@ public:
     }
     netio::mutable_bytes receive_space(std::uint32_t number) noexcept {
         session& s = of(number);
-        const bool deaf = s.fin || s.status == netio::tls_status::failed ||
-                          s.status == netio::tls_status::ended ||
-                          s.status == netio::tls_status::closed;
+        const bool deaf = s.fin || hears_no_more(s);
         const bool talks = (how.deaf_while_sending && s.out_begin != s.out_end) ||
                            s.out_end > how.space_bytes;  // else an answer might find no room
         if (deaf || talks || !s.plain.empty() || toy_way::whole(s.arrived()) != 0) {
@@ -258,6 +256,10 @@ private:
         REQUIRE(sessions_[number - 1].live);
         return sessions_[number - 1];
     }
+    static bool hears_no_more(const session& s) {
+        return s.status == netio::tls_status::failed || s.status == netio::tls_status::ended ||
+               s.status == netio::tls_status::closed;
+    }
     std::size_t wanted(const session& s) const {
         const std::size_t room = s.memory.size() - s.end;
         if (!how.by_pieces) {
@@ -289,13 +291,8 @@ private:
     }
     /// Records until there is plaintext, or no whole one any more.
     void work(session& s) {
-        const auto may = [&] {
-            return s.plain.empty() && s.status != netio::tls_status::failed &&
-                   s.status != netio::tls_status::ended &&
-                   s.status != netio::tls_status::closed &&
-                   (!how.works_late || s.out_begin == s.out_end);
-        };
-        while (may()) {
+        while (s.plain.empty() && !hears_no_more(s) &&
+               (!how.works_late || s.out_begin == s.out_end)) {
             const std::size_t count = toy_way::whole(s.arrived());
             if (count == 0) {
                 if (s.arrived().size() == s.memory.size()) {
